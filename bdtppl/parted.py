@@ -141,7 +141,7 @@ class Reader:
     summary: type[Labels] | type[TargetMoments]
 
     def rows(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Read targets and repeat counts of a part, [n] both."""
+        """Read targets and weights of a part, [n] both."""
         y = self.check(read_target(part.y))
         return y, read_weights(part.weights, len(y))
 
@@ -191,6 +191,7 @@ def fill(
     space: BoxSpace,
     leaf: Leaf,
     with_keys: bool,
+    counts_apart: bool,
 ) -> tuple[RowlessDesign, BoxHistograms]:
     """Pass over the rows for the second time.
 
@@ -210,6 +211,8 @@ def fill(
         Leaf family.
     with_keys
         Whether keys of rows are summed.
+    counts_apart
+        Whether rows are counted beside their statistics.
 
     Returns
     -------
@@ -224,6 +227,7 @@ def fill(
         If the rows cannot be read, or are not as many as in the first pass.
     """
     known = {"cut_points": cut_points, "space": space, "leaf": leaf, "with_keys": with_keys}
+    known["counts_apart"] = counts_apart
     tally = parts.reduce(
         partial(reader.tally, schema=schema, labels=labels, **known), BoxTally.merge
     )

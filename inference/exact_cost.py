@@ -99,9 +99,9 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
 
 
 def box_cost_of(model: TreeModel, levels: int) -> Budget:
-    """Estimate what boxes of so many levels cost; a repeated row counts as often as it is."""
+    """Estimate what boxes of so many levels cost."""
     space = BoxSpace.of(model.design, model.constraints, max(levels, 1))
-    return box_cost(space, model.prior, model.leaf, int(model.design.weights.sum()))
+    return box_cost(space, model.prior, model.leaf, model.design.num_observations)
 
 
 def exact_of(
@@ -213,7 +213,7 @@ def exact_within_budget(
             depth = None
     if depth is None or no_boxes is not None:
         return exact_of(model, "chart", budget.subproblems), "chart"
-    if model.design.weights.sum() <= _FEW_ROWS:
+    if model.design.num_observations <= _FEW_ROWS:
         with suppress(TooManySubproblems):
             return exact_of(model, "chart", budget.subproblems), "chart"
     return exact_of(model, "boxes"), "boxes"

@@ -232,12 +232,13 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
     chains: int = 4
     burn_in: int = 0
     draws: int = 1_000
+    weights: np.ndarray | None = None
 
     def _moves(self, rng_key: jax.Array) -> "_Moves":
         """Return what moves the chains of a key; it knows how NUTS is tuned."""
         words = tuple(np.asarray(jax.random.key_data(rng_key)).tolist())
         if self.__dict__.get("_moved_by", (None,))[0] != words:
-            given = self.model, self.x, self.y, self.hard_inputs
+            given = self.model, self.x, self.y, self.hard_inputs, self.weights
             self.__dict__["_moved_by"] = words, _Moves(self.settings, rng_key, *given)
         return self.__dict__["_moved_by"][1]
 
@@ -330,9 +331,10 @@ def _states_of(rngs: list[np.random.Generator]) -> list[Any]:
 class _Moves:
     """What moves the chains of one run, with how NUTS is tuned to the topologies that they met."""
 
-    def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool):
+    def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool, weights):
         self.settings, self.given, self.hard_inputs = settings, (model, x, y), hard_inputs
-        self.density = cache(lambda n: SoftDensity.filled_up(model, x, y, n, hard_inputs))
+        self.density = cache(lambda n: SoftDensity.filled_up(model, x, y, n, hard_inputs, weights))
+        self.weights = weights
         self.key_tuning, self.key_chains = jax.random.split(rng_key)
         self.tuned = cache(self._tuned)
         self.shared = cache(
@@ -423,6 +425,7 @@ class _Moves:
             self.settings.sampler.h_final,
             max_splits=self.settings.max_splits,
             hard_inputs=self.hard_inputs,
+            weights=self.weights,
         )
         position = np.asarray(self.density(topology.num_splits).position(sites))
         place = self._scored(topology, position, inputs)

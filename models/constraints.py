@@ -85,7 +85,7 @@ class Constraints:
     Attributes
     ----------
     min_leaf
-        Fewest rows in a leaf, repeated ones counted as often as they are.
+        Fewest rows in a leaf; a row counts once, whatever its weight.
     max_depth
         Most levels of splits, the root's split being the first; None for no limit.
     features

@@ -478,7 +478,7 @@ class Program(_NormalisedRules):
         root = Node(
             depth=np.float64(0),
             has_rule=np.True_,
-            num_rows=np.float64(design.total_weight),
+            num_rows=np.float64(design.num_rows or design.num_observations),
             least=design.low_edge[first],
             greatest=design.high_edge[last],
         )

@@ -198,7 +198,7 @@ def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda t
         kernel.rows,
         prior,
         room,
-        kernel.rows.repeats,
+        kernel.rows.weights,
         1 / VARIANCE,
         False,
         state.left[0],

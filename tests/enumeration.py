@@ -255,9 +255,8 @@ class Problem:
             object.__setattr__(self, name, table)
         if self.rules not in ("gaps", "cuts"):
             raise ValueError(f"rules must be 'gaps' or 'cuts', got {self.rules!r}")
-        if len(self.weights) != n or any(w != int(w) or w < 1 for w in self.weights):
-            raise ValueError("weights must be n positive integers")
-        object.__setattr__(self, "weights", [int(w) for w in self.weights])
+        if len(self.weights) != n or any(w <= 0 for w in self.weights):
+            raise ValueError("weights must be n positive numbers")
         if len(self.num_codes) != d or len(self.has_missing) != d:
             raise ValueError("num_codes and has_missing must have one entry per feature")
         for f in range(d):
@@ -403,9 +402,7 @@ def available_rules(
         for (low, high), missing_left in itertools.product(places, sides):
             rule = Rule(feature, low, high, missing_left)
             children = part(problem, rows, rule)
-            is_large = all(
-                sum(problem.weights[row] for row in child) >= problem.min_leaf for child in children
-            )
+            is_large = all(len(child) >= problem.min_leaf for child in children)
             threshold = rule_threshold(problem, rule, path)
             if is_large and path_allows(problem, path, feature, threshold):
                 rules.append(rule)
@@ -624,12 +621,11 @@ def log_stop(problem: Problem, prior, rows: frozenset[int], depth: int, path: Pa
 
 
 def observed_values(problem: Problem, values, observed, rows: frozenset[int]) -> list:
-    """List the observed values in a node, each repeated by its row's weight."""
+    """List the observed values in a node with their rows' weights, as pairs."""
     return [
-        values[row]
+        (values[row], problem.weights[row])
         for row in sorted(rows)
         if observed is None or observed[row]
-        for _ in range(problem.weights[row])
     ]
 
 
@@ -649,9 +645,12 @@ class DirichletCategorical:
     concentration: Sequence[float]
     observed: Sequence[bool] | None = None
 
-    def counts(self, problem: Problem, rows: frozenset[int]) -> list[int]:
+    def counts(self, problem: Problem, rows: frozenset[int]) -> list[float]:
         labels = observed_values(problem, self.labels, self.observed, rows)
-        return [sum(label == c for label in labels) for c in range(len(self.concentration))]
+        return [
+            math.fsum(weight for label, weight in labels if label == c)
+            for c in range(len(self.concentration))
+        ]
 
     def log_marginal(self, problem: Problem, rows: frozenset[int]) -> float:
         """Return log beta(counts + concentration) - log beta(concentration).
@@ -701,14 +700,14 @@ class NormalInverseGamma:
 
     def posterior(
         self, problem: Problem, rows: frozenset[int]
-    ) -> tuple[int, float, float, float, float]:
-        """Return the number of values and the updated mean, pseudo_count, shape and scale."""
+    ) -> tuple[float, float, float, float, float]:
+        """Return the weight of the values and the updated mean, pseudo_count, shape and scale."""
         values = observed_values(problem, self.values, self.observed, rows)
-        n = len(values)
-        if n == 0:
+        if not values:
             return 0, self.mean, self.pseudo_count, self.shape, self.scale
-        average = math.fsum(values) / n
-        sum_of_squares = math.fsum((value - average) ** 2 for value in values)
+        n = math.fsum(weight for _, weight in values)
+        average = math.fsum(weight * value for value, weight in values) / n
+        sum_of_squares = math.fsum(weight * (value - average) ** 2 for value, weight in values)
         kappa = self.pseudo_count
         shift = kappa * n * (average - self.mean) ** 2 / (2 * (kappa + n))
         return (

@@ -77,7 +77,7 @@ FAMILIES = ("classes", "values")
 
 
 def _sizes(problem, rows):
-    return sum(problem.weights[row] for row in rows)
+    return len(rows)
 
 
 def _left(problem, rows, rule):
@@ -260,8 +260,10 @@ def expected_cuts(values, weights, *, bins=None, binning="quantile", grid=None) 
         return np.array(middles)
     if binning == "uniform":
         edges = np.linspace(distinct[0], distinct[-1], bins + 1)[1:-1]
+    elif all(weight == int(weight) for weight in weights):
+        edges = np.quantile(np.repeat(values, np.int64(weights)), np.arange(1, bins) / bins)
     else:
-        edges = np.quantile(np.repeat(values, weights), np.arange(1, bins) / bins)
+        edges = []
     # An edge parts the values below it from those that are not; one cut in each gap so parted.
     parted = {sum(value < edge for value in distinct) for edge in edges} - {0, len(distinct)}
     if binning == "quantile" and len(parted) < bins - 1:
@@ -271,10 +273,8 @@ def expected_cuts(values, weights, *, bins=None, binning="quantile", grid=None) 
 
 def nearest_gaps(values, weights, bins: int) -> tuple[int, ...]:
     """Try all choices of gaps for equal shares of the rows: how many distinct values each parts."""
-    distinct, total = sorted(set(values)), int(sum(weights))
-    held = [
-        sum(int(w) for v, w in zip(values, weights, strict=True) if v < cut) for cut in distinct
-    ]
+    distinct, total = sorted(set(values)), sum(weights)
+    held = [sum(w for v, w in zip(values, weights, strict=True) if v < cut) for cut in distinct]
 
     def distance(gaps):
         return sum(abs(bins * held[g] - i * total) for i, g in enumerate(gaps, 1))
@@ -398,7 +398,9 @@ def _draw_case(rng, rules, num_features, priors, family, most_trees, fixed) -> C
         options = _random_options(rng, num_features) | fixed
         matrix = _random_matrix(rng, num_features, options)
         num_rows = len(matrix)
-        weights = rng.integers(1, 4, num_rows) if options["weighted"] else np.ones(num_rows, int)
+        weights = np.ones(num_rows, int)
+        if options["weighted"]:  # by counts, or by other numbers
+            weights = rng.integers(1, 4, num_rows) * (0.5 if num_rows % 2 else 1)
         binning = options["binning"]
         constraints = Constraints(
             min_leaf=options["min_leaf"],

@@ -130,7 +130,7 @@ MUTANTS = [Mutant(*each) for each in [
     ("bart-node-factor-2", "inference/additive/kernels.py",
      "prior.log_split[level] + 2 * below", "prior.log_split[level] + below", "additive"),
     ("bart-sigma-rows", "inference/additive/kernel.py",
-     "chisquare(degrees + rows.repeats.sum())", "chisquare(degrees + len(rows.repeats))",
+     "chisquare(degrees + rows.weights.sum())", "chisquare(degrees + len(rows.weights))",
      "additive bart"),
     ("bart-noise-half", "inference/additive/kernels.py",
      "(prior.rate + squares) / chi", "(prior.rate + squares) / (2 * chi)", "bart additive"),

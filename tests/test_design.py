@@ -321,7 +321,7 @@ def test_cuts_can_be_given_and_designs_of_the_same_rows_joined():
         ([[1.0]], {"cuts": []}, "cuts of every feature"),
         ([[1.0]], {"binning": "other"}, "binning must be"),
         ([[1.0]], {"weights": [0]}, "row 0 has 0"),
-        ([[1.0], [2.0]], {"weights": [1, 1.5]}, "row 1 has 1.5"),
+        ([[1.0], [2.0]], {"weights": [1, -1.5]}, "row 1 has -1.5"),
         ([[1.0], [2.0]], {"weights": [1, np.nan]}, "row 1 has nan"),
         ([[1.0]], {"weights": [1, 1]}, "2 entries for 1 rows"),
     ],

@@ -167,7 +167,7 @@ def test_constraints_remove_rules():
     assert en.count_trees(line(4, max_depth=0)) == 1
     assert en.count_trees(line(4, max_depth=1)) == 4
     assert en.count_trees(line(4, min_leaf=2)) == 2
-    assert en.count_trees(line(4, min_leaf=2, weights=[2, 1, 1, 1])) == 3
+    assert en.count_trees(line(4, min_leaf=2, weights=[2, 1, 1, 0.5])) == 2
     grid = en.Problem(list(itertools.product(range(2), repeat=2)), allowed_features=[1])
     assert {r.feature for r in en.available_rules(grid, grid.all_rows, 0)} == {1}
 
@@ -217,8 +217,8 @@ def test_too_many_trees_is_refused():
     ("options", "message"),
     [
         ({"rules": "other"}, "rules must be"),
-        ({"weights": [1, 0]}, "positive integers"),
-        ({"weights": [1, 1.5]}, "positive integers"),
+        ({"weights": [1, 0]}, "positive numbers"),
+        ({"weights": [1, -1.5]}, "positive numbers"),
         ({"has_missing": [False]}, "missing codes"),
         ({"num_codes": [1]}, "must lie in"),
     ],
@@ -465,8 +465,8 @@ def test_leaf_penalty_is_equation_13(seed, rules):
 def test_repeated_rows_are_weights(prior):
     codes, weights = np.array([[0, 1], [1, 0], [2, -1], [2, 2]]), [2, 1, 3, 1]
     values = np.array([0.4, -1.0, 0.8, 2.0])
-    short = en.Problem(codes, weights=weights, min_leaf=2)
-    long = en.Problem(np.repeat(codes, weights, axis=0), min_leaf=2)
+    short = en.Problem(codes, weights=weights)
+    long = en.Problem(np.repeat(codes, weights, axis=0))
 
     def evidence(problem, y):
         return en.log_evidence(

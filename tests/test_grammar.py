@@ -51,9 +51,7 @@ def check_grammar(case, found):
     assert set(rows) == set(depth_of)
     assert rows[found.root] == problem.all_rows
     assert np.all(np.diff(found.height) >= 0)
-    np.testing.assert_array_equal(
-        found.num_rows, [sum(problem.weights[r] for r in node) for node in rows]
-    )
+    np.testing.assert_array_equal(found.num_rows, [len(node) for node in rows])
     for node, members in enumerate(rows):
         available = en.available_rules(problem, members, depth_of[members])
         first, stop = found.first_production[node : node + 2]
@@ -145,7 +143,7 @@ def test_sums_over_rows():
 # ----------------------------------------------------------------------------------- numbering
 
 
-def rules_in_order(design, codes, cells, weights, constraints, each_cut):
+def rules_in_order(design, codes, cells, sizes, constraints, each_cut):
     """Rules of a set of cells: the two sides and the positions of codes, in the grammar's order."""
     for f, offset in enumerate(design.offset[:-1].tolist()):
         present = sorted({codes[c][f] for c in cells} - {-1})
@@ -154,7 +152,7 @@ def rules_in_order(design, codes, cells, weights, constraints, each_cut):
             for cut, missing in itertools.product(cuts, [False, True][: 1 + design.has_missing[f]]):
                 left = frozenset(c for c in cells if -missing <= codes[c][f] <= low)
                 right = cells - left
-                rows = [sum(weights[c] for c in side) for side in (left, right)]
+                rows = [sum(sizes[c] for c in side) for side in (left, right)]
                 if min(rows) >= constraints.min_leaf:
                     cut_at = None if cut is None else offset + cut
                     yield left, right, offset + low, offset + high, cut_at, missing
@@ -166,7 +164,7 @@ def numbered(design, constraints, each_cut, chunk, order=sorted):
     New children of a chunk are numbered in the order of their keys, and nodes then by height.
     """
     codes, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
-    codes, weights = codes.tolist(), np.bincount(cell_of_row.ravel(), design.weights).tolist()
+    codes, sizes = codes.tolist(), np.bincount(cell_of_row.ravel()).tolist()
     keys = np.random.default_rng(0).integers(1, 2**64, len(codes), dtype=np.uint64).tolist()
     found, depth, rules_of = [frozenset(range(len(codes)))], 0, {}
     begin = 0
@@ -174,7 +172,7 @@ def numbered(design, constraints, each_cut, chunk, order=sorted):
         level = found[begin:]
         for start in range(0, len(level), chunk):
             nodes = level[start : start + chunk]
-            settings = weights, constraints, each_cut
+            settings = sizes, constraints, each_cut
             rules_of |= {c: list(rules_in_order(design, codes, c, *settings)) for c in nodes}
             children = {side for c in nodes for rule in rules_of[c] for side in rule[:2]}
             new = {sum(keys[c] for c in side) % 2**64: side for side in children - set(found)}
@@ -198,7 +196,7 @@ def numbered(design, constraints, each_cut, chunk, order=sorted):
         "high": high,
         "cut": cut if each_cut else None,
         "missing_left": missing if design.has_missing.any() else None,
-        "num_rows": [sum(weights[c] for c in cells) for cells in found],
+        "num_rows": [sum(sizes[c] for c in cells) for cells in found],
     }
 
 

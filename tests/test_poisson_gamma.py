@@ -37,14 +37,15 @@ class ReferencePoissonGamma:
 
     def posterior(self, problem, rows):
         seen = en.observed_values(problem, self.counts, self.observed, rows)
-        return self.shape + sum(seen), self.rate + len(seen)
+        return self.shape + sum(w * y for y, w in seen), self.rate + sum(w for _, w in seen)
 
     def log_marginal(self, problem, rows):
-        total, shape, rate = 0.0, self.shape, self.rate
-        for count in en.observed_values(problem, self.counts, self.observed, rows):
-            total += math.log(self._mass(shape, rate, count))
-            shape, rate = shape + count, rate + 1
-        return total
+        # The integral of the gamma density times the powers of the Poisson probabilities.
+        seen = en.observed_values(problem, self.counts, self.observed, rows)
+        shape, rate = self.posterior(problem, rows)
+        total = self.shape * math.log(self.rate) - shape * math.log(rate)
+        total += math.lgamma(shape) - math.lgamma(self.shape)
+        return total - sum(w * math.lgamma(y + 1) for y, w in seen)
 
     def _mass(self, shape, rate, count):
         # Negative binomial: success probability rate / (rate + 1).

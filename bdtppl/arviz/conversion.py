@@ -81,11 +81,12 @@ def to_arviz(
 ) -> xr.DataTree:
     """Lay out a posterior as ArviZ expects it.
 
-    Rows with a weight are repeated rows and appear as often along ``obs``, so that sums over it
-    (`arviz.loo`) count every repetition; ``constant_data.row`` names the row behind each. ArviZ
-    takes all draws for equally weighted: weighted trees are resampled, to 4 chains of 250 draws.
-    The attribute ``effective_size`` is then that of the weights, 1 over the sum of their squares,
-    of which ArviZ's own effective sizes and R-hat know nothing.
+    The log likelihood of a row is raised to the power of its weight (``constant_data.weight``), so
+    that sums over ``obs`` (`arviz.loo`) are weighted; if the weights are no counts, the likelihood
+    is a pseudo-likelihood. ArviZ takes all draws for equally weighted: weighted trees are
+    resampled, to 4 chains of 250 draws. The attribute ``effective_size`` is then that of the
+    weights, 1 over the sum of their squares, of which ArviZ's own effective sizes and R-hat know
+    nothing.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ def to_arviz(
         observed_data
             ``y`` [obs].
         constant_data
-            ``X`` [obs, feature] (NaN is missing), ``row`` [obs].
+            ``X`` [obs, feature] (NaN is missing), ``weight`` [obs].
         prior, prior_predictive
             Likewise of draws from the prior, if there are any; draws of their own.
         trees
@@ -168,12 +169,11 @@ def to_arviz(
 
 def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -> dict[str, Any]:
     """Label the arrays of each group of the data tree."""
-    row = posterior.row
-    matrix, y = posterior.matrix[row], posterior.y[row]
+    matrix, y = posterior.matrix, posterior.y
     predictive = posterior.sample_predictive(jax.random.key(seed), matrix)
     groups: dict[str, Any] = _LABELS[type(posterior)](posterior, classes=classes)
     draws = {name: groups["trees"].coords[name] for name in ("chain", "draw")}
-    obs = {"obs": np.arange(len(row))}
+    obs = {"obs": np.arange(len(y))}
     labels = {} if classes is None else {"class": class_labels(classes)}
     about_y = {} if classes is None else {"description": "index into the coordinate class"}
 
@@ -195,7 +195,7 @@ def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -
         "posterior_predictive": pointwise(predictive),
         "observed_data": xr.Dataset({"y": ("obs", y, about_y)}, obs | labels),
         "constant_data": xr.Dataset(
-            {"X": (("obs", "feature"), matrix), "row": ("obs", row)},
+            {"X": (("obs", "feature"), matrix), "weight": ("obs", posterior.row_weights)},
             obs | {"feature": list(posterior.names)},
         ),
         "trees": groups.pop("trees"),
@@ -292,7 +292,7 @@ def _equally_weighted(posterior: AnyPosterior, seed: int) -> AnyPosterior:
 def _log_likelihood(posterior: AnyPosterior) -> np.ndarray:
     """Log likelihood of each observation given a draw, float64 [chain, draw, obs]."""
     if isinstance(posterior, Posterior):
-        return _without_ties(posterior.log_likelihood())[..., posterior.row]
+        return _without_ties(posterior.log_likelihood())
     return posterior.log_likelihood()
 
 

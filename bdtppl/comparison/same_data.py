@@ -29,19 +29,17 @@ def require_same_data(scored: Mapping[str, Scored]) -> None:
                 raise ValueError(f"{pair}: feature {feature!r} differs first in row {differing}.")
 
 
-def require_fitted_to(name: str, scored: Scored, X: Any, y: np.ndarray, row: np.ndarray) -> None:
+def require_fitted_to(
+    name: str, scored: Scored, X: Any, y: np.ndarray, weights: np.ndarray
+) -> None:
     """Refuse a table that a model was not fitted to."""
     advice = "give the rows that it was fitted to, with their weights"
-    known = scored.observed.y
-    if len(known) != len(row) or _first_difference(known, y[row]) is not None:
+    row, posterior = np.flatnonzero(weights), scored.estimator.posterior_
+    pairs = (scored.observed.y, y[row]), (posterior.row_weights, weights[row])
+    if any(_first_difference(*pair) is not None for pair in pairs):
         raise ValueError(f"{name!r} was fitted to other targets than y: {advice}.")
-    posterior = scored.estimator.posterior_
-    if (
-        _first_difference(
-            posterior.matrix[posterior.row], scored.matrix(scored.own_columns(X))[row]
-        )
-        is not None
-    ):
+    matrix = scored.matrix(scored.own_columns(X))[row]
+    if _first_difference(posterior.matrix, matrix) is not None:
         raise ValueError(f"{name!r} was fitted to other rows than X: {advice}.")
 
 

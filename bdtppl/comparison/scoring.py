@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Training data of a model, an entry for each observation: features by name, and targets."""
+    """Training data of a model, an entry for each row: features by name, and targets."""
 
     features: dict[str, np.ndarray]
     y: np.ndarray
@@ -121,14 +121,12 @@ class Scored:
     def observed(self) -> Observed:
         """Its training data; features before a pipeline are not known."""
         posterior = self.estimator.posterior_
-        row = posterior.row
-        y = self.estimator._as_targets(posterior.y[row])
+        y = self.estimator._as_targets(posterior.y)
         if not self.is_classifier:
             y = (y - self.shift) / self.slope
         if self.steps:
             return Observed({}, y)
-        matrix = posterior.matrix[row]
-        return Observed(dict(zip(posterior.names, matrix.T, strict=True)), y)
+        return Observed(dict(zip(posterior.names, posterior.matrix.T, strict=True)), y)
 
     def own_columns(self, X: Any) -> Any:
         """Take the columns that it was fitted to out of a table whose columns have names."""
@@ -205,7 +203,7 @@ class Scored:
     @property
     def _log_scale(self) -> float:
         """What the log density of all targets gains if y is as it was given."""
-        return len(self.estimator.posterior_.row) * self.log_slope
+        return float(self.estimator.posterior_.row_weights.sum()) * self.log_slope
 
     def leave_one_out(self) -> PsisLoo:
         """PSIS-LOO of y as it was given.
@@ -217,7 +215,8 @@ class Scored:
         """
         self._require("elpd_loo")
         loo = psis_loo(self.estimator.posterior_, random_state=0)
-        return loo._replace(log_density=loo.log_density + self.log_slope)
+        gained = self.estimator.posterior_.row_weights * self.log_slope
+        return loo._replace(log_density=loo.log_density + gained)
 
     def _require(self, quantity: str) -> None:
         if quantity in self.estimator.unknown:

@@ -166,7 +166,6 @@ class BART(BARTParameters, TableEstimator):
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
     _unit = staticmethod(lambda y: 1.0)
-    _each_row: Any
     _noise: Any
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
@@ -174,13 +173,11 @@ class BART(BARTParameters, TableEstimator):
             if (value := getattr(self, name)) > most:
                 raise ValueError(f"{name} must be at most {most}; got {value}.")
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
-        num_rows = int(weights.sum())
-        if len(y) < 2 or num_rows < self.min_leaf:
+        if len(y) < max(2, self.min_leaf):
             raise ValueError(
-                f"There are too few rows (n_samples = {num_rows}): at least two are needed, and "
+                f"There are too few rows (n_samples = {len(y)}): at least two are needed, and "
                 f"min_leaf={self.min_leaf} of them."
             )
-        matrix, y, weights = self._each_row(matrix, y, weights)
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
         design = Design.from_matrix(
@@ -241,8 +238,7 @@ class BART(BARTParameters, TableEstimator):
         from bdtppl.arviz.sum_groups import label_sum_draws
 
         prior = draw_sum_prior(np.random.default_rng(self._seed), self.posterior_, num_draws)
-        rows = prior.matrix[prior.row]
-        targets = prior.sample_predictive(jax.random.key(self._seed), rows)
+        targets = prior.sample_predictive(jax.random.key(self._seed), prior.matrix)
         return PriorDraws(label_sum_draws(prior)["posterior"], targets)
 
     def mean_draws(self, X: Any) -> np.ndarray:
@@ -293,7 +289,7 @@ class BART(BARTParameters, TableEstimator):
         return {
             "model": type(self).__name__,
             "sum": f"{self.trees} trees of at most {counted(self.max_depth, 'level', 'levels')}",
-            "rows": int(self.design_.total_weight),
+            "rows": self.design_.num_observations,
             "features": len(posterior.names),
             "bins": self.bins,
             "chains": int(self.chains),
@@ -325,9 +321,6 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
     True
     """
-
-    def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
-        return matrix, y, weights
 
     @staticmethod
     def _unit(y: np.ndarray) -> float:
@@ -392,18 +385,16 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     True
     """
 
-    def _each_row(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple:
-        """Repeat rows by their weights: each has latent variables of its own."""
+    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
                 f"link='logit'."
             )
-        row = np.repeat(np.arange(len(y)), weights)
-        return matrix[row], y[row], np.ones(len(row), np.int64)
-
-    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
-        return calibrated_to_classes(y, len(self.classes_), link=self.link, **settings)
+        weights = design.weights
+        return calibrated_to_classes(
+            y, len(self.classes_), weights=weights, link=self.link, **settings
+        )
 
     def _noise(self) -> dict[str, Any]:
         return {}

@@ -33,6 +33,7 @@ from bdtppl.inference.compiling import make_room
 from bdtppl.inference.parallel import workers
 from bdtppl.inference.predictive.many_rows import ManyRows, by_rows
 from bdtppl.models.arguments import require_integer
+from bdtppl.models.data.design import as_weights
 from bdtppl.models.data.schema import MOST_IN_SETS, Categories, Schema, TableWarning
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, require_distinct
 from bdtppl.models.settings import check_parameters
@@ -187,7 +188,10 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             Targets [n]: labels of a classifier, numbers of a regressor. For a dask DataFrame the
             name of its column or a dask Series; not given where X is a function.
         sample_weight
-            Repeat counts [n], integers of at least 0. Default 1. For a dask DataFrame as y is.
+            Weights [n], finite and at least 0. Default 1. For a dask DataFrame as y is. The
+            likelihood of a row is raised to the power of its weight: of weight 2 it counts twice,
+            of weight 0 not at all. Priors and ``min_leaf`` count the rows with a weight above 0.
+            If weights are not counts, the evidence is that of a pseudo-likelihood.
 
         Returns
         -------
@@ -268,7 +272,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return self.design_.has_missing
 
     def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Read the training rows [n, d], and how often each is repeated, [n]; None for once."""
+        """Read the training rows [n, d] and their weights [n]; None where all are 1."""
         return self.design_.matrix, self.design_.weights
 
     def _matrix(self, X: Any) -> np.ndarray:
@@ -558,12 +562,14 @@ def read_target(y: Any) -> np.ndarray:
 
 
 def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
-    """Read repeat counts, int64 [n]: once each by default, and one number is for all rows.
+    """Read the weights of rows [n], 1 by default; one number is for all rows.
+
+    They are int64 where all are whole, else float64.
 
     Raises
     ------
     ValueError
-        If they are not one integer of at least 0 for each row.
+        If they are not one finite number of at least 0 for each row.
     """
     if sample_weight is None:
         return np.ones(num_rows, np.int64)
@@ -575,11 +581,13 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
         raise ValueError("sample_weight must hold numbers, one for each row.") from None
     if weights.shape != (num_rows,):
         raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
-    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0) & (weights == np.floor(weights))))
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if bad.size:
         raise ValueError(
-            f"sample_weight, row {bad[0]}: {weights[bad[0]]} is not a repeat count (an integer of "
-            f"at least 0). Limits on leaves and priors count rows, so rows must be whole: scale "
-            f"the weights and round them."
+            f"sample_weight, row {bad[0]}: the weight must be a finite number of at least 0; got "
+            f"{weights[bad[0]]}."
         )
-    return weights.astype(np.int64)
+    with np.errstate(over="ignore"):
+        if not weights.sum() < np.inf:
+            raise ValueError("sample_weight adds up to more than a float64 number: divide it.")
+        return as_weights(weights)

@@ -168,6 +168,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             model=problem.model,
             x=problem.x,
             y=problem.y,
+            weights=problem.weights,
             nuts=self._sampler(self.warmup),
             prior=self.topology_prior_,
             num_chains=self.chains,
@@ -180,7 +181,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
                 f"no topology can become active; got {self.patience}."
             )
         keeping = self._run(
-            self.schema_.features, (dcc.x, dcc.y), model=dcc.model, topology_prior=dcc.prior
+            self.schema_.features, problem.data, model=dcc.model, topology_prior=dcc.prior
         )
         walk = TopologyWalk(dcc, self.iterations, self.patience)
         seed, state = self._run_to_end(walk, keeping, "Walking over topologies")
@@ -199,6 +200,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             names=self.schema_.features,
             matrix=problem.matrix,
             scaling=problem.scaling,
+            weights=problem.weights,
             **_total(components, dcc),
         )
         looked_at = [dcc.prior.log_prob(part.topology) for part in components]

@@ -27,6 +27,7 @@ from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.parts import Labels, Parts, TargetMoments
 from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.weights import counts_apart
 from bdtppl.inference.exact_choice import Setting, choose_by_evidence, fit_numbers
 from bdtppl.inference.exact_cost import (
     Budget,
@@ -349,6 +350,7 @@ class ExactTree(ExactParameters, TreeEstimator):
                 space=space,
                 leaf=leaf,
                 with_keys="log_num_equivalent" in prior.rule_facts,
+                counts_apart=counts_apart(leaf, found.has_weights),
             )
         model = TreeModel(design, np.empty(0), prior, leaf, constraints)
         exact = exact_of(model, "boxes", histograms=histograms)

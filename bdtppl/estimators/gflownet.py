@@ -177,7 +177,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         self.effective_size_ = drawn.effective_size
         self.pareto_k_ = pareto_k(cast(np.ndarray, drawn.posterior.log_weights))
         posterior = reweighted(drawn.posterior, self.ensemble)
-        most_splits = int(design.weights.sum()) // constraints.min_leaf - 1
+        most_splits = design.num_rows // constraints.min_leaf - 1
         if (
             constraints.max_depth is None and most_splits > MOST_SPLITS
         ):  # the prior has larger trees

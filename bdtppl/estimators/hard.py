@@ -318,8 +318,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         key_tree, key_target = jax.random.split(jax.random.key(self._seed))
         model = self.design_, self.prior_, self.constraints_
         trees = draw_prior_trees(key_tree, *model, num_draws)
-        rows = self.design_.matrix[self.posterior_.row]
-        targets = draw_prior_targets(key_target, trees, self.leaf_, rows)
+        targets = draw_prior_targets(key_target, trees, self.leaf_, self.design_.matrix)
         described = describe_trees(trees.reshape(1, num_draws), self.design_.names)
         return PriorDraws(described, targets[None])
 
@@ -348,7 +347,7 @@ class TreeEstimator(HardParameters, TableEstimator):
             "prior": describe_model(self.prior_),
             "leaf": describe_model(self.leaf_),
             "constraints": describe_constraints(self.constraints_),
-            "rows": self.design_.total_weight,
+            "rows": self.design_.num_observations,
             "features": self._num_read,
             "no_cut": list(self.no_cut),
         }

@@ -124,9 +124,9 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         )
         is_hard = self.inputs == "hard"
         posed = {"model": problem.model, "x": problem.x, "y": problem.y, "hard_inputs": is_hard}
+        posed["weights"] = problem.weights
         chains = made_of(self, JumpingChains, settings=rjhmc, **posed)
-        data = problem.x, problem.y
-        keeping = self._run(self.schema_.features, data, model=problem.model)
+        keeping = self._run(self.schema_.features, problem.data, model=problem.model)
         with parallel_config("sequential"):  # an iteration is over before workers would begin
             seed, state = self._run_to_end(chains, keeping, "Jumping between topologies")
         walk = chains.result(state)
@@ -144,11 +144,12 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
             walk.topology[:, kept],
             walk.position[:, kept],
             None if walk.inputs is None else walk.inputs[:, kept],
-            lambda n: SoftDensity.filled_up(problem.model, problem.x, problem.y, n, is_hard),
+            lambda n: SoftDensity.filled_up(num_splits=n, **posed),
             sharpness=self.h_final,
             names=self.schema_.features,
             matrix=problem.matrix,
             scaling=problem.scaling,
+            weights=problem.weights,
             sample_stats={"log_joint": log_joint[:, kept]},
         )
         posterior = problem.restored(drawn)

@@ -15,7 +15,12 @@ from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.nuts.sample import NUTS, KernelName
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
 from bdtppl.models.soft.topology import TopologyPrior
-from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
+from bdtppl.models.soft.tree import (
+    LikelihoodName,
+    SoftClassification,
+    SoftRegression,
+    location_and_scale,
+)
 from bdtppl.summary import summarised
 
 __all__ = ["SoftClasses", "SoftTargets", "SoftTreeEstimator", "finite"]
@@ -98,12 +103,15 @@ class _Problem(NamedTuple):
         Targets [n], and the model of them.
     units
         Mean and standard deviation of real targets; None for classes.
+    weights
+        Weights of the rows [n]; None where all are 1.
     """
 
     matrix: np.ndarray
     scaling: np.ndarray
     given: tuple[np.ndarray, Any]
     units: tuple[float, float] | None
+    weights: np.ndarray | None
 
     @property
     def x(self) -> np.ndarray:
@@ -117,6 +125,11 @@ class _Problem(NamedTuple):
         return y if self.units is None else (y - self.units[0]) / self.units[1]
 
     @property
+    def data(self) -> tuple[np.ndarray, ...]:
+        """Rows, targets and weights, for the name of a run."""
+        return tuple(each for each in (self.x, self.y, self.weights) if each is not None)
+
+    @property
     def model(self) -> Any:
         """The model of these targets: with the same priors, in their units."""
         _, model = self.given
@@ -125,7 +138,10 @@ class _Problem(NamedTuple):
     @property
     def log_jacobian(self) -> float:
         """Term to add to log densities of standardised targets for those of the given ones."""
-        return 0.0 if self.units is None else -len(self.given[0]) * float(np.log(self.units[1]))
+        if self.units is None:
+            return 0.0
+        total = len(self.matrix) if self.weights is None else self.weights.sum()
+        return float(-total * np.log(self.units[1]))
 
     def log_joint(self, log_density: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
         """Log joint density in the units that were given, which the leaves' means have too."""
@@ -153,7 +169,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
     _model_of: Any
 
     def _pose(self, X: Any, y: Any, sample_weight: Any) -> "_Problem":
-        """Read a table and targets, rows repeated by their weights, and fill the model in."""
+        """Read a table and targets, and fill the model in."""
         self._check()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         missing = np.argwhere(np.isnan(matrix))
@@ -168,8 +184,8 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             raise ValueError("All features are constant: there is nothing to split on.")
         self.schema_ = schema
         scaling = np.stack([low, np.where(high > low, high - low, 1.0)])
-        y = np.repeat(y, weights)
-        self.model_ = self._model_of(y)
+        weights = None if (weights == 1).all() else weights
+        self.model_ = self._model_of(y, weights)
         concentration = np.shape(self.model_.input_concentration)
         if concentration not in ((), (len(low),)):
             raise ValueError(
@@ -181,8 +197,8 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
         self.topology_prior_ = prior
         is_real = isinstance(self.model_, SoftRegression)
-        units = (float(y.mean()), float(y.std())) if is_real else None
-        return _Problem(np.repeat(matrix, weights, axis=0), scaling, (y, self.model_), units)
+        units = location_and_scale(y, weights) if is_real else None
+        return _Problem(matrix, scaling, (y, self.model_), units, weights)
 
     def _fitted_posterior(self) -> SoftPosterior:
         check_is_fitted(self)
@@ -241,8 +257,8 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
     def _may_miss(self) -> np.ndarray:
         return np.zeros(len(self.schema_.features), bool)
 
-    def _training_rows(self) -> tuple[np.ndarray, None]:
-        return self.posterior_.matrix, None
+    def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return self.posterior_.matrix, self.posterior_.weights
 
     @property
     def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
@@ -319,11 +335,11 @@ class SoftTargets(RealTargets):
 
     model: SoftRegression | None
 
-    def _model_of(self, y: np.ndarray) -> SoftRegression:
+    def _model_of(self, y: np.ndarray, weights: np.ndarray | None) -> SoftRegression:
         if np.ptp(y) == 0:
             raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
         if self.model is None:
-            return SoftRegression.scaled_to(y)
+            return SoftRegression.scaled_to(y, weights)
         if not isinstance(self.model, SoftRegression):
             raise TypeError(f"model must be a SoftRegression; got {type(self.model).__name__}.")
         return self.model
@@ -347,7 +363,7 @@ class SoftClasses(SoftClassParameters, ClassTargets):
             )
         return super().predict_proba_interval(X, level)
 
-    def _model_of(self, y: np.ndarray) -> SoftClassification:
+    def _model_of(self, y: np.ndarray, weights: np.ndarray | None) -> SoftClassification:
         num_classes = len(self.classes_)
         if self.model is None:
             concentration = (1.0,) * num_classes

@@ -94,8 +94,7 @@ def plot_predictive_check(
     posterior, is_classifier = model.posterior_, model.is_classifier
     summarise = None if statistic is None else _read_statistic(statistic, is_classifier)
     if X is None:
-        matrix = model._training_rows()[0][posterior.row]
-        observed = training_targets(model)[posterior.row]
+        matrix, observed = model._training_rows()[0], training_targets(model)
     else:
         matrix = model._matrix(X)
         observed = observed_targets(model, y, len(matrix))

@@ -67,13 +67,7 @@ class Forecasts:
         if (X is None) != (y is None):
             raise ValueError("X and y belong together: give both, or neither for training rows.")
         if X is None:
-            posterior = model.posterior_
-            left_out, row = leave_one_out(posterior), posterior.row
-            cdf = None if left_out.cdf is None else left_out.cdf[row]
-            y = training_targets(model)[row]
-            return cls(
-                y, left_out.mean[row], left_out.log_density[row], cdf, left_out.efficiency[row]
-            )
+            return cls(training_targets(model), *leave_one_out(model.posterior_))
         matrix = model._matrix(X)
         targets = observed_targets(model, y, len(matrix))
         mixture = model._mixture_at(matrix)

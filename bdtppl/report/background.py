@@ -31,8 +31,7 @@ _LARGEST_CHART = 200_000  # productions that are scored again and again
 def data(subject: Subject) -> Iterator[Block]:
     """Describe the target and the columns."""
     model, summary = subject.model, subject.summary
-    row = model.posterior_.row  # repeated rows count as often as they were observed
-    rows, y = Rows.of(model).take(row), training_targets(model)[row]
+    rows, y = Rows.of(model), training_targets(model)
     used = counted(summary["rows"], "row was", "rows were")
     yield Text(f"{used} used to learn {subject.target}.")
     if subject.classes is not None:

@@ -210,6 +210,8 @@ def _require_soft(posterior: SoftPosterior) -> None:
     _require(number == len(posterior.names), "names")
     _require(np.isfinite(posterior.matrix).all(), "rows")
     _require(posterior.y.shape == (num_rows,) and np.isfinite(posterior.y).all(), "targets")
+    weights = posterior.row_weights
+    _require(weights.shape == (num_rows,) and ((weights > 0) & (weights < np.inf)).all(), "weights")
     _require_array("scaling", posterior.scaling, np.float64, (2, number))
     _require(np.isfinite(posterior.scaling).all() and (posterior.scaling[1] > 0).all(), "scaling")
     count = len(posterior.topologies)

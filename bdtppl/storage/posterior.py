@@ -45,6 +45,8 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
     arrays = {f"sample_stats.{name}": a for name, a in posterior.sample_stats.items()}
     if isinstance(posterior, SoftPosterior):
         arrays |= _attributes(posterior, _SOFT)
+        if posterior.weights is not None:
+            arrays["weights"] = posterior.weights
         arrays |= {
             f"trees.{name}": np.asarray(getattr(posterior.trees, name)) for name in _SOFT_TREES
         }
@@ -179,5 +181,10 @@ def _rebuild_soft(values: dict[str, Any], arrays: Arrays, stats: Arrays) -> Soft
     )
     values["names"] = tuple(values["names"])
     return SoftPosterior(
-        **values, topologies=topologies, trees=trees, sample_stats=stats, **_take(arrays, _SOFT)
+        **values,
+        topologies=topologies,
+        trees=trees,
+        sample_stats=stats,
+        weights=arrays.get("weights"),
+        **_take(arrays, _SOFT),
     )

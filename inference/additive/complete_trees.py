@@ -70,7 +70,7 @@ def grow_prior(rows, prior, rule, generator):
     generator
         numpy.random.Generator.
     """
-    num_rows, internal = len(rows.repeats), rule.shape[1]
+    num_rows, internal = len(rows.weights), rule.shape[1]
     running = np.cumsum(prior.rule)
     leaf = np.empty(num_rows, np.int64)
     count = np.empty(2 * internal + 1)
@@ -95,7 +95,7 @@ def grow_prior(rows, prior, rule, generator):
                 low, level = 2 * low + 1, level + 1
             count[:] = 0.0
             for i in range(num_rows):
-                count[leaf[i]] += rows.repeats[i]
+                count[leaf[i]] += 1.0
             fits = True
             for v in range(len(count)):
                 is_leaf = node_exists(rule, tree, v) and not node_splits(rule, tree, v)

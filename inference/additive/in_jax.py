@@ -226,9 +226,9 @@ def _sweep(frame):
         for i in range(len(total)):
             total[i] -= value[tree, leaf[tree, i]]
     precision, scale, each_count = matrix(given[20], np.float64)[0], 1.0, True
-    if np.all(precision == precision[0] * rows.repeats):
+    if np.all(precision == precision[0] * rows.weights):
         # Repeats and precisions are the same but for a factor: histograms have two channels.
-        precision, scale, each_count = rows.repeats, precision[0], False
+        precision, scale, each_count = rows.weights, precision[0], False
     sweep(
         rows, prior, room, precision, scale, each_count, total, rule, value, leaf,
         matrix(given[18], np.int64), matrix(given[21], np.float64), matrix(given[22], np.float64),

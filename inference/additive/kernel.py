@@ -38,6 +38,7 @@ __all__ = ["AdditiveInfo", "AdditiveKernel", "AdditiveState", "default_moves"]
 
 Moves = Sequence[Sequence[int]]
 
+_MOST_PROBITS = 1000  # latent variables that a row's weight may stand for
 _QUICK_VISITS = 6  # for each of all features; more effective draws of predictions a second than 0
 
 
@@ -106,8 +107,7 @@ class AdditiveKernel:
     prior
         Prior of sums.
     design, y
-        Training rows [n] and targets; of classes the indices, and then no row may be repeated by a
-        weight, for each has latent variables of its own.
+        Training rows [n] and targets; of classes the indices.
     moves
         What a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
     rows
@@ -130,6 +130,14 @@ class AdditiveKernel:
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
+        weights = rows.weights
+        bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
+        if self.prior.link == "probit" and bad.size:
+            raise ValueError(
+                f"link='probit' draws a latent variable for each time that a row counts, so its "
+                f"weights must be whole and at most {_MOST_PROBITS:,}; got {weights[bad[0]]:g}. "
+                f"Use link='logit'."
+            )
 
     def make_room(self) -> Room:
         """Allocate what `advance` works in; chains that run side by side need one each."""
@@ -143,9 +151,9 @@ class AdditiveKernel:
         target = np.zeros((prior.num_sums, num_rows))
         if is_real:
             target[:] = self.y - float(prior.offset)
-        repeats = self.rows.repeats
-        middle = np.average(target[0], weights=repeats)
-        spread = np.average((target[0] - middle) ** 2, weights=repeats) or float(prior.noise_scale)
+        weights = self.rows.weights
+        middle = np.average(target[0], weights=weights)
+        spread = np.average((target[0] - middle) ** 2, weights=weights) or float(prior.noise_scale)
         trees = prior.num_sums, prior.num_trees
         nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
         noise_value = np.ones((prior.noise_trees, slots))
@@ -202,7 +210,7 @@ class AdditiveKernel:
                 room,
                 precision,
                 1.0 if prior.noise_trees else 1 / float(state.variance),
-                prior.link == "logit" or prior.noise_trees > 0,
+                prior.link == "logit" or prior.noise_trees > 0 or self.design.has_weights,
                 state.left[which],
                 state.rule[which],
                 state.value[which],
@@ -215,8 +223,8 @@ class AdditiveKernel:
             variance = self._draw_noise(generator, state, tables, room)
         elif prior.link == "identity":
             degrees = float(prior.noise_degrees)
-            spread = degrees * float(prior.noise_scale) + rows.repeats @ state.left[0] ** 2
-            variance = spread / generator.chisquare(degrees + rows.repeats.sum())
+            spread = degrees * float(prior.noise_scale) + rows.weights @ state.left[0] ** 2
+            variance = spread / generator.chisquare(degrees + rows.weights.sum())
         return state._replace(
             variance=variance, feature_weight=self._feature_weight(generator, state)
         )
@@ -235,6 +243,7 @@ class AdditiveKernel:
             rows,
             noise_tables(prior, rows, tables),
             room,
+            self.design.has_weights,
             left * left / self.variances(state),
             state.noise_rule,
             state.noise_value,
@@ -243,7 +252,7 @@ class AdditiveKernel:
             generator.random(visits),
             generator,
         )
-        return float(np.average(self.variances(state), weights=rows.repeats))
+        return float(np.average(self.variances(state), weights=rows.weights))
 
     def variances(self, state: AdditiveState) -> np.ndarray:
         """Compute the noise variance of each row, float64 [n]."""
@@ -266,15 +275,16 @@ class AdditiveKernel:
         """Draw the latent variables of one sum's targets; returns the precisions of these."""
         prior = self.prior
         if prior.noise_trees:
-            return self.rows.repeats / self.variances(state)
+            return self.rows.weights / self.variances(state)
         if prior.link == "identity":
-            return self.rows.repeats
+            return self.rows.weights
         own = state.target[which] - state.left[which]
-        shift, precision = prior.offsets[which], self.rows.repeats
+        shift, precision = prior.offsets[which], self.rows.weights
+        order, weights = self.order, self.rows.weights
         if prior.link == "probit":
             drawn = np.empty(len(own))
-            order = self.order
-            draw_truncated((own + shift)[order], (self.y == 1)[order], generator, drawn)
+            given = (own + shift)[order], (self.y == 1)[order], weights[order]
+            draw_truncated(*given, generator, drawn)
             state.target[which, order] = drawn
             state.target[which] -= shift
         else:
@@ -283,23 +293,23 @@ class AdditiveKernel:
                 sums = (state.target - state.left + prior.offsets[:, None])[others]
                 shift = shift - logsumexp(sums, axis=0)
             drawn, precision = np.empty((2, len(own)))
-            draw_polya_gamma((own + shift)[self.order], generator, drawn)
-            precision[self.order] = drawn
+            draw_polya_gamma((own + shift)[order], weights[order], generator, drawn)
+            precision[order] = drawn
             is_own = self.y == (which if prior.num_sums > 1 else 1)
-            state.target[which] = (is_own - 0.5) / precision - shift
+            state.target[which] = weights * (is_own - 0.5) / precision - shift
         state.left[which] = state.target[which] - own
         return precision
 
     def log_likelihood(self, state: AdditiveState) -> float:
         """Log likelihood of all targets given a state."""
-        prior, repeats = self.prior, self.rows.repeats
+        prior, weights = self.prior, self.rows.weights
         if prior.link == "identity":
             variances = self.variances(state)
             each = state.left[0] ** 2 / variances + np.log(2 * np.pi * variances)
-            return -0.5 * float(repeats @ each)
+            return -0.5 * float(weights @ each)
         sums = state.target - state.left + prior.offsets[:, None]
         probability = class_probabilities(prior.link, sums)[np.arange(len(self.y)), self.y]
-        return float(np.log(np.maximum(probability, np.finfo(float).tiny)).sum())
+        return float((weights * np.log(np.maximum(probability, np.finfo(float).tiny))).sum())
 
     def _feature_weight(self, generator: np.random.Generator, state: AdditiveState) -> np.ndarray:
         """Draw the weights of features given all splits."""

@@ -24,9 +24,8 @@ The moves are the same.
 All draw from the conditional law, so every draw is accepted (Gibbs sampling). Leaf values are
 integrated out, and drawn after them.
 
-A histogram has two or three numbers in each bin: the sums of precision times residual, of
-precisions, and of repeats of the rows, where the last differs from the second by more than a
-factor.
+A histogram has two or three numbers in each bin: the sums of precision times residual and of
+precisions, and the number of rows, where it differs from the second by more than a factor.
 """
 
 import math
@@ -183,12 +182,11 @@ def _count_rows(rows, room, precision, each_count, first, end, low, high):
         a = precision[i]
         b = a * residual[i]
         if each_count:
-            repeats = rows.repeats[i]
             for j in range(low[s], high[s]):
                 bin = histogram[s, position[i, j]]
                 bin[0] += b
                 bin[1] += a
-                bin[2] += repeats
+                bin[2] += 1.0
         else:
             for j in range(low[s], high[s]):
                 bin = histogram[s, position[i, j]]
@@ -241,9 +239,7 @@ def _totals(rows, room, s, channels, group, total):
 
 
 @_reordered
-def _score_splits(
-    on_left, precision, repeats, chance, total, a, n, scale, own, fewest, gain, weight
-):
+def _score_splits(on_left, precision, rows, chance, total, a, n, scale, own, fewest, gain, weight):
     """Write the log gain of each rule, and its weight but for that; returns the largest gain.
 
     A loop reads few arrays: only then does the compiler use vector units.
@@ -259,7 +255,7 @@ def _score_splits(
     for q in range(len(chance)):
         weight[q] = chance[q] * np.sqrt(weight[q])
     for q in range(len(chance)):
-        fits = (repeats[q] > fewest) & (n - repeats[q] > fewest)
+        fits = (rows[q] > fewest) & (n - rows[q] > fewest)
         weight[q] = weight[q] if fits else 0.0
         gain[q] = gain[q] if fits else 0.0
     largest = 0.0
@@ -272,22 +268,26 @@ def _score_splits(
 def _log_of_noise_leaf(prior, squares, count):
     """Log marginal likelihood of a leaf of variances, but for the constant."""
     half = 0.5 * (prior.degrees + count)
-    return prior.log_gamma[int(count + 0.5)] - half * math.log(
-        0.5 * (prior.rate + max(squares, 0.0))
-    )
+    if len(prior.log_gamma) > 0:
+        log_gamma = prior.log_gamma[int(count + 0.5)]
+    else:
+        log_gamma = math.lgamma(half)
+    return log_gamma - half * math.log(0.5 * (prior.rate + max(squares, 0.0)))
 
 
 @vectorised
-def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
+def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, uniform):
     """Draw the leaf (-1) or the split of a node of variances; see `_redraw_node`."""
-    squares, n, fewest = total[0], total[1], prior.min_leaf - 0.5
-    largest = of_leaf = _log_of_noise_leaf(prior, squares, n)
+    counted = channels - 1
+    squares, weights, n, fewest = total[0], total[1], total[counted], prior.min_leaf - 0.5
+    largest = of_leaf = _log_of_noise_leaf(prior, squares, weights)
     of_one = -_log_of_noise_leaf(prior, 0.0, 0.0)  # what one leaf more multiplies
     if n <= 2 * fewest or prior.log_split[level] == -np.inf:
         return -1
-    _sum_left(rows, room, s, 2, low, high)
+    _sum_left(rows, room, s, channels, low, high)
     first, end = np.searchsorted(rows.group, low), np.searchsorted(rows.group, high)
-    on_left, count = room.sums[s, 0, first:end], room.sums[s, 1, first:end]
+    on_left, weight_left = room.sums[s, 0, first:end], room.sums[s, 1, first:end]
+    count = room.sums[s, counted, first:end]
     chance = prior.rule[first:end]
     gain, weight = room.gain, room.weight
     for q in range(end - first):
@@ -295,8 +295,8 @@ def _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform):
         weight[q] = chance[q] if fits else 0.0
         gain[q] = of_leaf
         if fits:
-            gain[q] = of_one + _log_of_noise_leaf(prior, on_left[q], count[q])
-            gain[q] += _log_of_noise_leaf(prior, squares - on_left[q], n - count[q])
+            gain[q] = of_one + _log_of_noise_leaf(prior, on_left[q], weight_left[q])
+            gain[q] += _log_of_noise_leaf(prior, squares - on_left[q], weights - weight_left[q])
             largest = max(largest, gain[q])
     of_splits = _exponentials(room, end - first, largest)
     factor = np.exp(prior.log_split[level] + 2 * prior.log_stop[level + 1])
@@ -314,7 +314,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     total = np.empty(3)
     _totals(rows, room, s, channels, low, total)
     if prior.degrees > 0:
-        return _redraw_noise_node(rows, prior, room, s, level, low, high, total, uniform)
+        return _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, uniform)
     own = prior.precision
     b, a = scale * total[0], scale * total[1]
     largest = b * b / (2 * (a + own))
@@ -551,12 +551,14 @@ def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, le
 
 
 @vectorised
-def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, generator):
+def sweep_noise(
+    rows, prior, room, each_count, ratio, rule, value, leaf, moves, uniform, generator
+):  # fmt: skip
     """Redraw all trees of a product of variances once, in place.
 
     Parameters
     ----------
-    rows, prior, room, rule, leaf, moves, uniform
+    rows, prior, room, each_count, rule, leaf, moves, uniform
         As in `sweep`; ``prior`` with the numbers of variances.
     ratio
         float64 [n]; squared errors over the product of all trees; changed.
@@ -567,17 +569,16 @@ def sweep_noise(rows, prior, room, ratio, rule, value, leaf, moves, uniform, gen
     """
     residual = room.residual
     num_trees, num_rows = leaf.shape
-    # `tree < 0` is False, of which a literal would have `_move` compiled a second time.
     for tree in range(num_trees):
         for i in range(num_rows):
             residual[i] = ratio[i] * value[tree, leaf[tree, i]]
         visit = int(uniform[tree, 0] * len(moves))
         own = uniform[tree]
-        _move(tree, visit, rows, prior, room, rows.repeats, 1.0, tree < 0, rule, leaf, moves, own)
+        _move(tree, visit, rows, prior, room, rows.weights, 1.0, each_count, rule, leaf, moves, own)
         for v in range(value.shape[1]):
             value[tree, v] = 1.0
             if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
-                count, squares = _sums_of_leaf(v, leaf[tree], rows.repeats, residual)
+                count, squares = _sums_of_leaf(v, leaf[tree], rows.weights, residual)
                 chi = generator.chisquare(prior.degrees + count)
                 value[tree, v] = (prior.rate + squares) / chi
         for i in range(num_rows):
@@ -596,9 +597,9 @@ def sweep(
     rows, prior, room
         `bdtppl.inference.additive.tables.RowTables`, `SumPriorTables`, and `Room`.
     precision, scale
-        float64 [n] and a factor; their product is the precision of each target, repeats included.
+        float64 [n] and a factor; their product is the precision of each target, weights included.
     each_count
-        Whether rows must be counted apart from precisions; otherwise these are the repeats.
+        Whether rows must be counted apart from precisions; otherwise these are all 1.
     left
         float64 [n]; targets less all trees.
     rule

@@ -2,7 +2,7 @@
 
 Probit: a label is the sign of a normal variable with variance 1 around the sum (Albert and Chib
 1993). Logistic: given a Polya-gamma variable the likelihood of a label is that of a normal one,
-whose precision it is (Polson, Scott and Windle 2013, theorem 1).
+whose precision it is (Polson, Scott and Windle 2013, theorem 1); its shape is the label's weight.
 """
 
 import math
@@ -15,6 +15,10 @@ _native = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _LIMIT = 0.64  # between both series, where they cross
 _LARGEST = 300.0  # of half a tilt: exponentials stay finite
+_LEAST_TILT = 1e-3  # of series; by 0 the variance is no number
+_MOST_SUMMED = 8  # exact draws are added up; for larger shapes the series is faster
+_TERMS = 16  # of the series, and one more for each unit of the tilt
+_LEAST_DRAWN = 1e-6  # of a draw in its shape: else targets would be so far off that sums round
 
 
 @_native
@@ -83,12 +87,31 @@ def _polya_gamma(tilt, generator):
 
 
 @_native
-def draw_polya_gamma(tilt, generator, drawn):
-    """Draw Polya-gamma variables PG(1, tilt).
+def _polya_gamma_by_series(shape, tilt, generator):
+    """Draw from PG(shape, tilt) by the first gamma variables of its series (equation 1 there).
+
+    One more has the mean and the variance of all others; the third cumulant is right to 1e-5.
+    """
+    z = min(max(abs(tilt), _LEAST_TILT), 2 * _LARGEST)
+    mean = math.tanh(0.5 * z) / (2 * z)
+    variance = (math.sinh(z) - z) / (2 * z**3 * (1 + math.cosh(z)))
+    total = 0.0
+    for k in range(_TERMS + int(z)):
+        term = 0.5 / (math.pi**2 * (k + 0.5) ** 2 + 0.25 * z * z)
+        total += term * generator.standard_gamma(shape)
+        mean -= term
+        variance -= term * term
+    total += variance / mean * generator.standard_gamma(shape * mean * mean / variance)
+    return max(total, _LEAST_DRAWN * shape)
+
+
+@_native
+def draw_polya_gamma(tilt, shape, generator, drawn):
+    """Draw Polya-gamma variables PG(shape, tilt).
 
     Parameters
     ----------
-    tilt
+    tilt, shape
         float64 [n].
     generator
         numpy.random.Generator.
@@ -96,7 +119,12 @@ def draw_polya_gamma(tilt, generator, drawn):
         float64 [n]; changed.
     """
     for i in range(len(tilt)):
-        drawn[i] = _polya_gamma(tilt[i], generator)
+        if shape[i] <= _MOST_SUMMED and shape[i] == math.floor(shape[i]):
+            drawn[i] = 0.0
+            for _ in range(int(shape[i])):
+                drawn[i] += _polya_gamma(tilt[i], generator)
+        else:
+            drawn[i] = _polya_gamma_by_series(shape[i], tilt[i], generator)
 
 
 @_native
@@ -115,8 +143,8 @@ def _positive_normal(mean, generator):
 
 
 @_native
-def draw_truncated(mean, is_positive, generator, drawn):
-    """Draw normal variables of variance 1 with known signs.
+def draw_truncated(mean, is_positive, times, generator, drawn):
+    """Draw means of normal variables of variance 1 with known signs.
 
     Parameters
     ----------
@@ -124,13 +152,16 @@ def draw_truncated(mean, is_positive, generator, drawn):
         float64 [n].
     is_positive
         bool [n].
+    times
+        float64 [n], whole; the number of variables.
     generator
         numpy.random.Generator.
     drawn
         float64 [n]; changed.
     """
     for i in range(len(mean)):
-        if is_positive[i]:
-            drawn[i] = _positive_normal(mean[i], generator)
-        else:
-            drawn[i] = -_positive_normal(-mean[i], generator)
+        sign = 1.0 if is_positive[i] else -1.0
+        total = 0.0
+        for _ in range(int(times[i])):
+            total += _positive_normal(sign * mean[i], generator)
+        drawn[i] = sign * total / times[i]

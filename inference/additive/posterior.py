@@ -79,9 +79,9 @@ class SumPosterior:
         return self.design.matrix
 
     @property
-    def row(self) -> np.ndarray:
-        """Training row behind each observation; repeated rows are several observations."""
-        return self.design.each_row()
+    def row_weights(self) -> np.ndarray:
+        """Weights of the training rows, [n]."""
+        return self.design.weights
 
     @cached_property
     def _rows(self) -> RowTables:
@@ -268,6 +268,6 @@ class SumPosterior:
         return (uniform >= running).sum(axis=-1)
 
     def log_likelihood(self) -> np.ndarray:
-        """Log density of each observation given each draw, float64 [chain, draw, observation]."""
-        each = self.predictive(self.matrix).each_log_density(self.y)[:, self.row]
+        """Log density of each row given each draw, times its weight, float64 [chain, draw, n]."""
+        each = self.predictive(self.matrix).each_log_density(self.y) * self.row_weights
         return each.reshape(*self.variance.shape, -1)

@@ -7,6 +7,7 @@ from scipy.special import gammaln
 
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
+from bdtppl.models.hard.leaf_scores import MOST_TABLED
 
 __all__ = [
     "MOST_BINS",
@@ -40,8 +41,8 @@ class RowTables(NamedTuple):
         uint32 [n, g]; bins of groups among all V; one row after the other, for rows are counted so.
     offset
         int64 [g + 1]; first of the group's bins among all V.
-    repeats
-        float64 [n]; how often each row is repeated.
+    weights
+        float64 [n]; the power of each row's likelihood.
     feature, last, missing
         int64 [R]; rule: a row goes left if its bin of the feature is at most ``last``, or is
         ``missing`` (-1 where the missing ones go right).
@@ -59,7 +60,7 @@ class RowTables(NamedTuple):
     bins: np.ndarray
     position: np.ndarray
     offset: np.ndarray
-    repeats: np.ndarray
+    weights: np.ndarray
     feature: np.ndarray
     last: np.ndarray
     missing: np.ndarray
@@ -94,7 +95,8 @@ class SumPriorTables(NamedTuple):
         Of a leaf's value in a product of variances: degrees of freedom, and these times the scale;
         0 in a sum.
     log_gamma
-        float64 [rows + 1]; log Gamma((degrees + N) / 2) for N rows; empty in a sum.
+        float64 [N + 1]; log Gamma((degrees + N) / 2) for rows of weight N; empty in a sum, and
+        where weights are not whole or very large.
     """
 
     log_stop: np.ndarray
@@ -165,7 +167,7 @@ def row_tables(design: Design) -> RowTables:
         bins=np.ascontiguousarray(bins.T),
         position=np.ascontiguousarray(np.transpose(positions) + offset[:-1], np.uint32),
         offset=offset,
-        repeats=design.weights.astype(np.float64),
+        weights=design.weights.astype(np.float64),
         feature=feature,
         last=last,
         missing=np.repeat(missing, length),
@@ -204,7 +206,9 @@ def prior_tables(
 def noise_tables(prior: AdditivePrior, rows: RowTables, of_sum: SumPriorTables) -> SumPriorTables:
     """Write the prior of the product of variances out, given that of the sum."""
     degrees, scale = map(float, prior.noise_leaf)
-    counts = np.arange(int(rows.repeats.sum()) + 1)
+    total, most = rows.weights.sum(), max(MOST_TABLED, len(rows.weights))
+    is_tabled = total <= most and (rows.weights == np.rint(rows.weights)).all()
+    counts = np.arange(int(total) + 1 if is_tabled else 0)
     return of_sum._replace(
         degrees=degrees, rate=degrees * scale, log_gamma=gammaln((degrees + counts) / 2)
     )

@@ -28,7 +28,7 @@ from bdtppl.inference.boxes.recursion import Leaves, Recursion
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.tables import BoxUsage, PriorTables
 from bdtppl.inference.boxes.trees import draw_trees, rank_trees
-from bdtppl.inference.boxes.weights import PriorGrid, add_row_count, facts_beyond_counts
+from bdtppl.inference.boxes.weights import PriorGrid, counts_apart, facts_beyond_counts
 from bdtppl.inference.draws import draw_uniforms
 from bdtppl.inference.exact_trees import ExactTrees
 from bdtppl.inference.hard.mixture import leaf_means
@@ -38,7 +38,6 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import Leaf
-from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
@@ -130,24 +129,23 @@ class BoxPosterior(ExactTrees):
         self.constraints, self.prior = constraints, prior.resolve(design)
         self.space = BoxSpace.of(design, constraints, max_depth)
         self.grid = PriorGrid(self.space, self.prior)
-        # Families without a compiled score do not say how many rows their statistics hold.
-        self._num_skipped = 0 if has_kernel(leaf) else 1
         if histograms is None:
-            rows = row_statistics(leaf, self.y, design.weights)
-            values = add_row_count(leaf, rows, design.weights)
+            values = row_statistics(leaf, self.y, design.weights)
+            if counts_apart(leaf, design.has_weights):
+                values = np.insert(values, 0, 1.0, axis=1)
             with_keys = self.grid.reads_partitions
             histograms = BoxHistograms(self.space, values.shape[1], with_keys=with_keys)
             codes = design.codes
             histograms.add(codes, values, row_keys(codes) if with_keys else None)
         self.histograms = histograms
-        num_rows = round(self._count(histograms.total))
         self.recursion = Recursion(
-            design, self.space, histograms, constraints.min_leaf, self.grid, leaf, num_rows
+            design, self.space, histograms, constraints.min_leaf, self.grid, leaf
         )
+        self._num_skipped = self.recursion.skipped
 
     def _count(self, values: np.ndarray) -> float:
-        """Count the rows behind sums of their values [s], repeated ones as often as they are."""
-        is_counted = has_kernel(self.leaf) and self.leaf.sums_to_rows
+        """Count the rows behind sums of their values [s]."""
+        is_counted = not self._num_skipped and self.leaf.sums_to_rows
         return float(values.sum() if is_counted else values[0])
 
     def rows_of_slots(self, tree: Tree) -> np.ndarray:

@@ -279,7 +279,7 @@ def _children(group, box, rules, j, cut):
 @numba.njit(cache=True, nogil=True)
 def _score_both_sides(
     address, tables, numbers, values, width, total, feature, low, missing_left, sides, scores,
-    below, count,
+    below, count, skipped,
 ):  # fmt: skip
     """Add the scores of both sides of entries to ``below``.
 
@@ -290,19 +290,19 @@ def _score_both_sides(
         start = feature[j] * width * num_values
         at, missing = start + (low[j] + 1) * num_values, start + (width - 1) * num_values
         goes_left = float(missing_left[j])
-        for s in range(num_values):
+        for s in range(skipped, num_values):
             left = values[at + s] + goes_left * values[missing + s]
-            sides[j, s], sides[count + j, s] = left, total[s] - left
+            sides[j, s - skipped], sides[count + j, s - skipped] = left, total[s] - left
     score_leaves(address, sides[: 2 * count], tables, numbers, scores[: 2 * count])  # pyright: ignore[reportCallIssue]
     for j in range(count):
         below[j] += scores[j] + scores[count + j]
 
 
 @numba.njit(cache=True, nogil=True)
-def _score_box(address, tables, numbers, total, sides, scores):
+def _score_box(address, tables, numbers, total, sides, scores, skipped):
     """Log marginal of statistics [s]."""
-    for s in range(len(total)):
-        sides[0, s] = total[s]
+    for s in range(skipped, len(total)):
+        sides[0, s - skipped] = total[s]
     score_leaves(address, sides[:1], tables, numbers, scores[:1])  # pyright: ignore[reportCallIssue]
     return scores[0]
 
@@ -327,6 +327,7 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, sides, s
     _score_both_sides(
         leaf.address, leaf.tables, leaf.numbers, values, group.values.shape[2], box.total,
         rules.feature, rules.low, rules.missing_left, sides, scores, rules.below, count,
+        leaf.skipped,
     )  # fmt: skip
 
 
@@ -348,7 +349,9 @@ def _open(group, prior, leaf, box, rules, sides, scores, number, below):
     elif leaf.address == 0:
         own = leaf.own[number - leaf.first]
     else:
-        own = _score_box(leaf.address, leaf.tables, leaf.numbers, box.total, sides, scores)
+        own = _score_box(
+            leaf.address, leaf.tables, leaf.numbers, box.total, sides, scores, leaf.skipped
+        )
     return prior.stop[num_features], own, count, num_features, values
 
 
@@ -485,7 +488,7 @@ def visit(
     box = _make_box(group)
     most = 1 + 4 * group.values.shape[1] * group.values.shape[2]  # events of one box
     # Room for leaves; as parts of the box it would make all slower that reads the box.
-    sides, scores = np.empty((most, group.values.shape[3])), np.empty(most)
+    sides, scores = np.empty((most, group.values.shape[3] - leaf.skipped)), np.empty(most)
     num_events, stop, score = 0, 0.0, 0.0
     for number in range(first, last):
         seen = 1.0

@@ -16,8 +16,7 @@ import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms, row_keys
 from bdtppl.inference.boxes.space import BoxSpace
-from bdtppl.inference.boxes.weights import add_row_count
-from bdtppl.models.data.design import Binning, Design, RowlessDesign, choose_cuts
+from bdtppl.models.data.design import Binning, Design, RowlessDesign, as_weights, choose_cuts
 from bdtppl.models.data.schema import Categories, Column, Schema
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
@@ -40,7 +39,7 @@ Merged = TypeVar("Merged")
 
 
 class Part(NamedTuple):
-    """Some rows [n]: a table, targets, and repeat counts or None."""
+    """Some rows [n]: a table, targets, and weights or None."""
 
     X: Any
     y: Any
@@ -135,23 +134,23 @@ class Sketch:
     values
         float64 [m], ascending.
     counts
-        int64 [m]; rows of each.
+        [m]; weight of each, int64 where all are whole.
     error
-        Rows by which a rank is off at most; 0 while all distinct values are kept.
+        Weight by which a rank is off at most; 0 while all distinct values are kept.
     """
 
     values: np.ndarray
     counts: np.ndarray
-    error: int = 0
+    error: float = 0
 
     @classmethod
-    def of(cls, values: np.ndarray, weights: np.ndarray, error: int = 0) -> "Sketch":
-        """Sketch values [n] with repeat counts [n]; ranks of these are off by ``error`` already."""
+    def of(cls, values: np.ndarray, weights: np.ndarray, error: float = 0) -> "Sketch":
+        """Sketch values [n] with weights [n]; ranks of these are off by ``error`` already."""
         if (weights == 1).all():
             distinct, counts = np.unique(values, return_counts=True)
         else:
             distinct, place = np.unique(values, return_inverse=True)
-            counts = np.bincount(place, weights).astype(np.int64)
+            counts = as_weights(np.bincount(place, weights))
         return cls(distinct, counts, error)._within_limit()
 
     def merge(self, other: "Sketch") -> "Sketch":
@@ -161,7 +160,7 @@ class Sketch:
         return Sketch.of(values, counts, self.error + other.error)
 
     def rank(self, values: np.ndarray) -> np.ndarray:
-        """Estimate how many rows lie below values [k], int64 [k]."""
+        """Estimate the weight of the rows that lie below values [k]."""
         below = np.append(0, np.cumsum(self.counts))
         return below[np.searchsorted(self.values, values)]
 
@@ -175,9 +174,9 @@ class Sketch:
         group[0], group[-1] = -1, _MOST_VALUES
         first = np.flatnonzero(np.diff(group, prepend=-2))
         total = np.add.reduceat(self.counts, first)
-        median = np.searchsorted(through, before[first] + (total + 1) // 2)
+        median = np.searchsorted(through, before[first] + total / 2)
         beside = before[median] - before[first], before[first] + total - through[median]
-        return Sketch(self.values[median], total, self.error + int(np.maximum(*beside).max()))
+        return Sketch(self.values[median], total, self.error + np.maximum(*beside).max().item())
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +202,7 @@ class TargetMoments:
     Attributes
     ----------
     count
-        Number of rows.
+        Weight of the rows.
     mean
         Their mean.
     squares
@@ -224,7 +223,7 @@ class TargetMoments:
 
     @classmethod
     def of(cls, y: np.ndarray, weights: np.ndarray) -> "TargetMoments":
-        """Sum up targets [n] with repeat counts [n]."""
+        """Sum up targets [n] with weights [n]."""
         mean = float(np.average(y, weights=weights))
         squares = float(weights @ (y - mean) ** 2)
         return cls(float(weights.sum()), mean, squares, float(y.min()), float(y.max()))
@@ -255,11 +254,14 @@ class Survey:
     columns
         Columns of the table, as the rows so far show them.
     values
-        By column: a `Sketch`, or the number of rows of each level of a category.
+        By column: a `Sketch`, or the number of rows of each level of a category; the weight of each
+        level of an ordered one.
     num_missing
         int64 [columns]; rows without a value.
     count
-        Number of rows, repeated ones counted as often as they are.
+        Number of rows, whatever their weights.
+    has_weights
+        Whether a row has another weight than 1.
     targets
         `Labels` or `TargetMoments`.
     """
@@ -268,11 +270,12 @@ class Survey:
     values: tuple[Any, ...]
     num_missing: np.ndarray
     count: int
+    has_weights: bool
     targets: Any
 
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, targets: Any) -> "Survey":
-        """Survey a table [n, columns] of rows with repeat counts [n] and summed up targets.
+        """Survey a table [n, columns] of rows with weights [n] and summed up targets.
 
         Raises
         ------
@@ -296,15 +299,17 @@ class Survey:
             elif column.is_ordered:
                 places = own[present, 0].astype(int)
                 counts = np.bincount(places, weights[present], minlength=len(column.levels))
-                values.append(dict(zip(column.levels, counts.astype(int).tolist(), strict=True)))
+                values.append(dict(zip(column.levels, as_weights(counts).tolist(), strict=True)))
             else:
-                sums = (weights[present] @ own[present]).tolist()
+                sums = own[present].sum(axis=0).tolist()
                 alone = dict(zip(column.sets, sums, strict=True))
-                rest = weights[present].sum() - sum(alone.values())
+                rest = present.sum() - sum(alone.values())
                 values.append({level: int(alone.get((level,), rest)) for level in column.levels})
-            num_missing.append(int(weights[~present].sum()))
+            num_missing.append(int((~present).sum()))
+        has_weights = bool((weights != 1).any())
+        count = len(weights)
         return cls(
-            schema.columns, tuple(values), np.array(num_missing), int(weights.sum()), targets
+            schema.columns, tuple(values), np.array(num_missing), count, has_weights, targets
         )
 
     def merge(self, other: "Survey") -> "Survey":
@@ -325,6 +330,7 @@ class Survey:
             tuple(values for _, values in merged),
             self.num_missing + other.num_missing,
             self.count + other.count,
+            self.has_weights or other.has_weights,
             self.targets.merge(other.targets),
         )
 
@@ -446,7 +452,7 @@ class BoxTally:
     low_edge, high_edge
         float64 [V]; as in `Design`.
     count
-        Number of rows, repeated ones counted as often as they are.
+        Number of rows, whatever their weights.
     """
 
     values: np.ndarray
@@ -466,16 +472,19 @@ class BoxTally:
         space: BoxSpace,
         leaf: Leaf,
         with_keys: bool,
+        counts_apart: bool,
     ) -> "BoxTally":
-        """Fill histograms with rows [n, d], targets [n] and repeat counts [n], at least one row."""
+        """Fill histograms with rows [n, d], targets [n] and weights [n], at least one row."""
         ends = cut_points.offset.tolist()
         cuts = [cut_points.cut_threshold[a + 1 : b] for a, b in pairwise(ends)]
         design = Design.from_matrix(matrix, weights=weights, cuts=cuts, names=cut_points.names)
-        rows = add_row_count(leaf, row_statistics(leaf, y, weights), weights)
+        rows = row_statistics(leaf, y, weights)
+        if counts_apart:
+            rows = np.insert(rows, 0, 1.0, axis=1)
         histograms = BoxHistograms(space, rows.shape[1], with_keys=with_keys)
         histograms.add(design.codes, rows, row_keys(design.codes) if with_keys else None)
         edges = design.low_edge, design.high_edge
-        return cls(*histograms.sums(), *edges, design.total_weight)
+        return cls(*histograms.sums(), *edges, design.num_rows)
 
     def merge(self, other: "BoxTally") -> "BoxTally":
         """Sum up the rows of both."""

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from bdtppl.inference.boxes.histograms import BoxHistograms
@@ -30,7 +31,8 @@ from bdtppl.inference.boxes.weights import PriorGrid, leaf_tables
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.leaf_scores import leaf_scorer
-from bdtppl.models.leaf import CountTable, Leaf
+from bdtppl.models.leaf import Leaf
+from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior
 
 __all__ = ["Expansion", "Leaves", "Recursion"]
@@ -108,8 +110,6 @@ class Recursion:
         Counts that the prior may meet.
     leaf
         Leaf family whose statistics the histograms hold; others of its kind may be scored.
-    num_rows
-        Number of rows, with repetitions.
     """
 
     def __init__(
@@ -120,11 +120,13 @@ class Recursion:
         min_leaf: int,
         grid: PriorGrid,
         leaf: Leaf,
-        num_rows: int,
     ):
         self.leaf = leaf
+        of_leaf = jax.eval_shape(leaf.statistics, np.zeros(1), np.zeros(1))
+        self.skipped = histograms.num_values - of_leaf.shape[1]
+        """1 where the histograms begin with a count of rows, else 0."""
         self.design, self.space, self.histograms = design, space, histograms
-        self.min_leaf, self.grid, self.num_rows = float(min_leaf), grid, num_rows
+        self.min_leaf, self.grid = float(min_leaf), grid
         self._prefix_sums = lru_cache(_SUMS_KEPT)(histograms.prefix_sums)
         self._layouts = [list(space.groups(level)) for level in range(space.num_levels)]
         self._offsets = [np.array([g.offset for g in groups]) for groups in self._layouts]
@@ -221,7 +223,7 @@ class Recursion:
             left = np.empty((count if group.is_last else 0, d, 2, width, num_values))
             statistics(group, tables, own, left, start)
             right = own[: len(left), None, None, None] - left
-            scores = [self._scores(leaf, each[..., 1:]) for each in (own, left, right)]
+            scores = [self._scores(leaf, each[..., self.skipped :]) for each in (own, left, right)]
             yield (
                 start,
                 start + count,
@@ -233,16 +235,17 @@ class Recursion:
         flat = values.reshape(-1, values.shape[-1])
         if not len(flat):
             return np.empty(values.shape[:-1])
-        is_whole = self._is_whole
-        score = leaf_scorer(leaf, self.num_rows, is_whole=is_whole)
-        if isinstance(score, CountTable):
-            flat = flat.astype(np.int64)
+        score = leaf_scorer(leaf, 0, is_whole=False)
         return score(list(flat.T)).reshape(values.shape[:-1])
 
     @cached_property
-    def _is_whole(self) -> bool:
-        values = self.histograms.values
-        return bool((values == np.rint(values)).all())
+    def _most(self) -> int | None:
+        """Weight of all rows, if a compiled score reads it: weights are whole; else None."""
+        end = None if self.leaf.sums_to_rows else self.skipped + 1
+        weights = self.histograms.values[..., self.skipped : end]
+        is_whole = has_kernel(self.leaf)
+        is_whole &= not self.skipped or bool((weights == np.rint(weights)).all())
+        return round(self.histograms.total[self.skipped : end].sum()) if is_whole else None
 
     # Passes.
 
@@ -304,8 +307,8 @@ class Recursion:
     def leaf_tables(self, leaf: Leaf | None) -> LeafTables:
         """Tables of a family's scores, or of no scores at all."""
         if leaf is None:
-            return leaf_tables(self.leaf, 0)._replace(is_silent=True)
-        return leaf_tables(leaf, self.num_rows)
+            return leaf_tables(self.leaf, None, self.skipped)._replace(is_silent=True)
+        return leaf_tables(leaf, self._most, self.skipped)
 
     def outside(
         self,

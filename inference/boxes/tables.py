@@ -111,10 +111,11 @@ class LeafTables(NamedTuple):
     Attributes
     ----------
     address, tables, numbers
-        `bdtppl.models.leaf_kernels.LeafKernel`. Where the address is 0 scores are given, and the
-        statistics are a row count followed by those of the family.
+        `bdtppl.models.leaf_kernels.LeafKernel`. Where the address is 0 scores are given.
+    skipped
+        1 where the statistics are a row count followed by those of the family, else 0.
     sums_to_rows
-        See `bdtppl.models.leaf.Leaf`.
+        Whether the statistics are counts whose sum is the number of rows.
     is_silent
         Whether all scores are 0, as for sums over the prior alone.
     first
@@ -129,6 +130,7 @@ class LeafTables(NamedTuple):
     address: int
     tables: np.ndarray
     numbers: np.ndarray
+    skipped: int
     sums_to_rows: bool
     is_silent: bool
     first: int

@@ -19,7 +19,7 @@ from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 from bdtppl.models.prior_weights import log_weights
 
-__all__ = ["PriorGrid", "add_row_count", "facts_beyond_counts", "leaf_tables"]
+__all__ = ["PriorGrid", "counts_apart", "facts_beyond_counts", "leaf_tables"]
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
@@ -168,14 +168,16 @@ class PriorGrid:
         return jax.grad(total)(as_float64(prior))
 
 
-def add_row_count(leaf: Leaf, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Put the repeat counts [n] before statistics of rows [n, s] whose family needs them."""
-    return rows if has_kernel(leaf) else np.column_stack([weights, rows])
+def counts_apart(leaf: Leaf, has_weights: bool) -> bool:
+    """Whether rows are counted apart, for their statistics do not tell their number."""
+    return has_weights or not has_kernel(leaf)
 
 
-def leaf_tables(leaf: Leaf, num_rows: int) -> LeafTables:
-    """Tabulate what the scores of leaves of up to some rows need."""
+def leaf_tables(leaf: Leaf, most: int | None, skipped: int) -> LeafTables:
+    """Tabulate what scores need of leaves of up to some weight; None where none are compiled."""
     given = np.zeros((0, 0, 0, 0))
-    kernel = LeafKernel.of(leaf, num_rows)
-    sums_to_rows = kernel.address != 0 and leaf.sums_to_rows
-    return LeafTables(*kernel, sums_to_rows, False, 0, np.zeros(0), given, given)
+    kernel = LeafKernel(0, np.zeros((1, 1)), np.zeros(1))
+    if most is not None:
+        kernel = LeafKernel.of(leaf, most)
+    sums_to_rows = skipped == 0 and leaf.sums_to_rows
+    return LeafTables(*kernel, skipped, sums_to_rows, False, 0, np.zeros(0), given, given)

@@ -63,6 +63,8 @@ class DCC:
         code it begins again, without bound, where the covariance of draws is singular.
     restarts
         How often stuck chains of a pilot begin again, while more than a quarter of them are.
+    weights
+        Powers of the rows' likelihoods, float [N]; None where all are 1.
     """
 
     model: Callable[..., None]
@@ -88,6 +90,7 @@ class DCC:
     h_search: float = parameter(0.5, least=0)
     warmup_doublings: int = parameter(0, least=0)
     restarts: int = parameter(2, least=0)
+    weights: Any = None
 
     def __post_init__(self):
         check_parameters(self)
@@ -105,7 +108,8 @@ class DCC:
 
     def density(self, num_splits: int) -> SoftDensity:
         """Density of the trees with so many splits."""
-        return SoftDensity.filled_up(self.model, self.x, self.y, num_splits)
+        rows = self.x, self.y
+        return SoftDensity.filled_up(self.model, *rows, num_splits, weights=self.weights)
 
     def log_density(self, topology: Topology) -> Partial:
         """Log density of a position given a topology, at the final sharpness."""

@@ -99,7 +99,7 @@ class Construction:
         require_weighs(model.prior, "A GFlowNet", "nodes")
         model.constraints.require_free_leaves("A GFlowNet")
         depth = model.constraints.max_depth
-        most = max(1, int(model.design.weights.sum()) // model.constraints.min_leaf - 1)
+        most = max(1, model.design.num_rows // model.constraints.min_leaf - 1)
         if num_splits is None:
             num_splits = min(most, MOST_SPLITS if depth is None else (1 << depth) - 1)
         if not isinstance(num_splits, int | np.integer) or num_splits < 1:

@@ -132,7 +132,7 @@ def pose_problem(model: TreeModel) -> FlowProblem:
     statistics = np.ldexp(statistics, -np.frexp(np.abs(statistics).max(axis=0))[1])
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    codes = design.codes[design.each_row()]
+    codes = design.codes
     place = (codes + 0.5) / design.num_codes - 0.5
     seen = np.where(codes < 0, 0.0, 2 * place), codes[:, design.has_missing] < 0, statistics
     rows = jnp.asarray(np.concatenate(seen, axis=1), jnp.float32)

@@ -30,11 +30,12 @@ class RowGroups:
     statistics
         [s, n]; leaf statistics of single rows, small integers where all are, else float64.
     weights
-        int64 [n], or None where all are 1.
+        [n], or None where all are 1.
     """
 
     statistics: np.ndarray
     weights: np.ndarray | None
+    counts = None
 
     @property
     def num_rows(self) -> int:
@@ -72,12 +73,15 @@ class Columns(RowGroups):
         bool [d].
     is_distinct
         bool [d]; no two rows have the same value.
+    counts
+        int64 [n]; rows that each one stands for, or None where that is one.
     """
 
     features: np.ndarray
     codes: np.ndarray
     has_missing: np.ndarray
     is_distinct: np.ndarray
+    counts: np.ndarray | None = None
 
     @classmethod
     def of(cls, design: Design, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> "Columns":
@@ -86,7 +90,7 @@ class Columns(RowGroups):
         features = np.flatnonzero(allowed & design.has_cut)
         return cls(
             row_leaf_statistics(leaf, y, design.weights),
-            None if (design.weights == 1).all() else design.weights,
+            design.weights if design.has_weights else None,
             features,
             np.ascontiguousarray(codes if len(codes) == len(features) else codes[features]),
             design.has_missing[features],

@@ -52,9 +52,9 @@ def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray,
     if problem.constraints.min_leaf == 1 and not columns.has_missing[f]:
         return codes, [Cuts(is_rule, left)]
 
-    weights = np.ones(len(rows), np.int64) if columns.weights is None else columns.weights[rows]
-    weight = _running(weights, level)
-    total = weight[level.is_last]
+    counts = np.ones(len(rows), np.int64) if columns.counts is None else columns.counts[rows]
+    count = _running(counts, level)
+    total = count[level.is_last]
     cuts = []
     if columns.has_missing[f]:
         is_missing = codes < 0
@@ -62,9 +62,9 @@ def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray,
             _missing(each.take(rows), is_missing, level)[level.segment]
             for each in columns.statistics
         ]
-        fewer = _missing(weights, is_missing, level)[level.segment]
-        cuts.append(([each - m for each, m in zip(left, less, strict=True)], weight - fewer))
-    cuts.append((left, weight))
+        fewer = _missing(counts, is_missing, level)[level.segment]
+        cuts.append(([each - m for each, m in zip(left, less, strict=True)], count - fewer))
+    cuts.append((left, count))
     least = problem.constraints.min_leaf
     return codes, [
         Cuts(is_rule & (w >= least) & (total[level.segment] - w >= least), sides)

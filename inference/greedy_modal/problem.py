@@ -115,12 +115,7 @@ def pose(
         leaf,
         constraints,
         columns,
-        leaf_scorer(
-            leaf,
-            int(design.weights.sum()),
-            is_smoothed=smoothing > 0,
-            is_whole=columns.statistics.dtype.kind == "i",
-        ),
+        leaf_scorer(leaf, design.total_weight, is_whole=not smoothing and design.has_whole_weights),
         smoothing,
         split_precision,
         np.unique(model.y, return_inverse=True)[1].ravel() if stop_pure else None,

@@ -49,7 +49,7 @@ class SparseColumns(RowGroups):
         """Lay out the features that are allowed, bool [d]."""
         return cls(
             row_leaf_statistics(leaf, y, design.weights),
-            None if (design.weights == 1).all() else design.weights,
+            design.weights if design.has_weights else None,
             np.arange(design.num_features),
             allowed & design.has_cut,
             design,

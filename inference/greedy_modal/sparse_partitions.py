@@ -116,17 +116,18 @@ def _best_of_groups(problem: Problem, level: SparseLevel, groups: _Groups) -> tu
         return laid_out(values, total[groups.node] - np.add.reduceat(values, start))
 
     codes = laid_out(code, zero_code)
-    weights = np.ones(columns.num_rows, np.int64) if columns.weights is None else columns.weights
-    weight_of_node = np.add.reduceat(weights.take(level.members), level.start[:-1])
+    each_one = np.ones(columns.num_rows, np.int64)
+    counts = with_zeros(each_one, np.diff(level.start))
     pairs = zip(columns.statistics, level.statistics.T, strict=True)
     has_missing = design.has_missing[groups.feature]
     as_columns = Columns(
         np.stack([with_zeros(values, total) for values, total in pairs]),
-        with_zeros(weights, weight_of_node),
+        counts,  # whose sums are no numbers of positions: see `_SumsOfCounts`
         np.zeros(1, np.int64),
         codes[None],
         np.array([has_missing.any()]),
         np.zeros(1, bool),
+        counts,
     )
     as_level = Level(
         level.depth,

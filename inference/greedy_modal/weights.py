@@ -42,11 +42,11 @@ def compile_weights(prior: TreePrior, num_features: int) -> None:
 
 
 def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
-    """Rows in each node, repeated ones counted as often as they are, float64 [K]."""
-    weights = problem.columns.weights
-    if weights is None:
+    """Rows in each node, float64 [K]."""
+    counts = problem.columns.counts
+    if counts is None:
         return np.diff(level.start).astype(float)
-    return np.add.reduceat(weights.take(level.members), level.start[:-1]).astype(float)
+    return np.add.reduceat(counts.take(level.members), level.start[:-1]).astype(float)
 
 
 def log_stop_of_nodes(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:

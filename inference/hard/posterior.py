@@ -221,9 +221,9 @@ class Posterior:
         return (10 + self.statistics.shape[-1]) * 8 * self.trees.num_nodes.size
 
     @property
-    def row(self) -> np.ndarray:
-        """Training row behind each observation: rows with a weight are observed so often."""
-        return self.design.each_row()
+    def row_weights(self) -> np.ndarray:
+        """Weights of the training rows, [n]."""
+        return self.design.weights
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -380,11 +380,11 @@ class Posterior:
 
         With the leaf parameters integrated out a row's likelihood given a tree and all other rows
         is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates right: a
-        row that the prior of its leaf holds a share of leaves that, too. A repeated row counts one
-        of its repetitions.
+        row that the prior of its leaf holds a share of leaves that, too. A row has the power of its
+        weight, and is left out with all of it.
         """
         with jax.enable_x64(True):
-            own = np.asarray(self.leaf.statistics(self.y, np.ones(len(self.y))))
+            own = np.asarray(self.leaf.statistics(self.y, self.row_weights.astype(float)))
             statistics = self.leaf_statistics(self.matrix)
             if self.smoothing:
                 slots = route(self.trees, self.matrix)

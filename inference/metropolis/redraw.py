@@ -208,6 +208,7 @@ def _is_compiled(model: PackedModel) -> bool:
     reads_counts = facts <= {"log_num_features", "log_num_cuts", "log_num_feature_cuts"}
     is_known = reads_counts and own_score(type(model.leaf)) in SCORES and model.path is None
     is_known &= len(model.first_of_column) == len(model.num_codes)  # sums count by feature
+    is_known &= model.score_tables is not None
     return is_known and jax.default_backend() == "cpu"
 
 
@@ -237,8 +238,8 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
     code = jnp.arange(len(model.feature)) - model.first - side
     rules = jnp.stack([model.feature, code, side, model.can_cut])
     statistics, family = model.statistics, type(model.leaf)
-    if family.sums_to_rows:
-        statistics = jnp.pad(statistics, ((0, 0), (1, 0)), constant_values=1.0)
+    if model.ones is not None:
+        statistics = jnp.concatenate([model.ones, statistics], axis=1)
     scoring: Any = model.score_tables
     least, is_gaps = jnp.maximum(model.min_leaf, 1.0), float(model.prior.rules == "gaps")
     return stump_sums(
@@ -250,7 +251,7 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
             tables=scoring[0],
             numbers=scoring[1][None],
             limits=jnp.stack([least, is_gaps])[None],
-            kind=jnp.array([[SCORES.index(own_score(family)), family.sums_to_rows]], jnp.int32),
+            kind=jnp.array([[SCORES.index(own_score(family)), model.ones is not None]], jnp.int32),
             rows=rows,
             is_wanted=is_wanted,
             nodes=jnp.concatenate(nodes, axis=1),

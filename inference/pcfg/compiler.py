@@ -183,11 +183,10 @@ def _explore(
     """Find the subproblems by one choice of random keys; returns the cell of each row too."""
     codes, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
     cell_of_row = cell_of_row.ravel().astype(np.int32)
-    weights = np.bincount(cell_of_row, design.weights, minlength=len(codes))
     cells = Cells.of(
         design,
         codes,
-        weight=weights.astype(np.int64),
+        size=np.bincount(cell_of_row),
         key=rng.integers(1, 2**64, len(codes), dtype=np.uint64),
         allowed=constraints.allows(design.names),
         min_leaf=constraints.min_leaf,
@@ -230,7 +229,7 @@ def _compile(
         rules=rules,
         constraints=constraints,
         cell_of_row=cell_of_row,
-        num_rows=_num_rows(arrays["members"], explored.cells.weight),
+        num_rows=_num_rows(arrays["members"], explored.cells.size),
         **dict.fromkeys(("missing_left", "cut", "memory")) | arrays,
     )
     path = explored.path
@@ -296,14 +295,14 @@ def _settle_heights(order, first, child, height):
 
 
 @numba.njit(cache=True, nogil=True)
-def _num_rows(members, weight):
-    """Rows in each node, with repetitions."""
+def _num_rows(members, size):
+    """Rows in each node."""
     rows = np.zeros(len(members), np.int64)
     for node in range(len(members)):
         for word in range(members.shape[1]):
             bits = members[node, word]
             while bits != 0:
-                rows[node] += weight[np.uint64(64 * word) + trailing_zeros(bits)]
+                rows[node] += size[np.uint64(64 * word) + trailing_zeros(bits)]
                 bits &= bits - np.uint64(1)
     return rows
 

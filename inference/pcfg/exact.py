@@ -149,8 +149,8 @@ class ExactPosterior(ExactTrees):
     def _leaf_scores(self) -> jax.Array:
         """Log marginal of every subproblem, float64 [N padded]."""
         statistics = self.statistics
-        is_whole = bool((statistics == np.rint(statistics)).all())
-        score = leaf_scorer(self.leaf, int(self.grammar.num_rows[-1]), is_whole=is_whole)
+        design = self.grammar.design
+        score = leaf_scorer(self.leaf, design.total_weight, is_whole=design.has_whole_weights)
         if isinstance(score, CountTable):
             statistics = statistics.astype(np.int64)
         return padded(score(list(statistics.T)), len(self.chart.has_rule))

@@ -38,7 +38,7 @@ class Cells(NamedTuple):
         uint64 [d, W]; cells whose value is missing.
     has_missing
         bool [d].
-    key, weight
+    key, size
         uint64 and int64 [C]; random keys, and rows in each cell.
     num_cuts
         int64 [d]; most cuts of a subproblem, by feature.
@@ -56,7 +56,7 @@ class Cells(NamedTuple):
     missing: np.ndarray
     has_missing: np.ndarray
     key: np.ndarray
-    weight: np.ndarray
+    size: np.ndarray
     num_cuts: np.ndarray
     min_leaf: int
     each_cut: bool
@@ -168,9 +168,9 @@ def _expand(members, keys, cells, rules):
                     key[cells.position[cell, j]] += cells.key[cell]
                     is_present[cells.position[cell, j]] = 1
                 if counts_rows:
-                    total += cells.weight[cell]
+                    total += cells.size[cell]
                     for j in range(num_features):
-                        weight[cells.position[cell, j]] += cells.weight[cell]
+                        weight[cells.position[cell, j]] += cells.size[cell]
         low, feature = np.uint64(0), -1
         left_key, left_weight = np.uint64(0), np.int64(0)
         for eight in range(len(eight_codes)):

@@ -138,8 +138,8 @@ class TreeMarginal(dist.Distribution):
         if isinstance(self.grammar, BoxPosterior):
             raise ValueError("Targets cannot be drawn from boxes: give a compiled grammar.")
         grammar, num_draws = self.grammar, int(np.prod(sample_shape, dtype=int))
-        if (grammar.design.weights != 1).any():
-            raise ValueError("Targets of repeated rows cannot be drawn: give every row weight 1.")
+        if grammar.design.has_weights:
+            raise ValueError("Targets with weights cannot be drawn: give every row weight 1.")
         chart = chart_for(grammar, self.prior)
         low = grammar.low - grammar.design.offset[grammar.feature]
         missing_left = np.zeros(0, bool) if grammar.missing_left is None else grammar.missing_left

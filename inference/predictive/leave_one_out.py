@@ -51,8 +51,12 @@ class LeftOut(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """Predictions of s draws for n rows: log density of the target, mean, CDF; weights [s]."""
+    """Predictions of s draws for n rows: log density of the target, mean, CDF; weights [s].
 
+    ``log_taken`` is the log density of the row with all its weight, which leaves with it.
+    """
+
+    log_taken: np.ndarray
     log_density: np.ndarray
     mean: np.ndarray
     cdf: np.ndarray | None
@@ -66,7 +70,7 @@ def leave_one_out(posterior: AnyPosterior, rows: np.ndarray | None = None) -> Le
     Parameters
     ----------
     posterior
-        Draws given all rows. A row with a weight leaves one of its repetitions out.
+        Draws given all rows. A row is left out with all its weight.
     rows
         int [n]; which rows. Default all.
 
@@ -87,7 +91,7 @@ def leave_one_out(posterior: AnyPosterior, rows: np.ndarray | None = None) -> Le
         draws = _hard_draws(posterior, rows)
     else:
         draws = _parametric_draws(posterior, rows)
-    ratio = np.exp(draws.log_density.min(axis=0) - draws.log_density)  # at most 1
+    ratio = np.exp(draws.log_taken.min(axis=0) - draws.log_taken)  # at most 1
     ceiling = np.sqrt(len(ratio)) * np.average(ratio, axis=0, weights=draws.weight)
     ratio = np.minimum(ratio, ceiling)
     ratio /= np.average(ratio, axis=0, weights=draws.weight)
@@ -107,13 +111,17 @@ def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
     ranked, leaf, y = posterior.ranked, posterior.leaf, posterior.y[rows]
     slots = route(ranked.trees, posterior.matrix[rows])
     statistics = np.take_along_axis(ranked.statistics, slots[..., None], axis=1)
-    others = statistics - row_statistics(leaf, y, np.ones(len(y)))
-    log_density = np.asarray(leaf.log_marginal(statistics) - leaf.log_marginal(others))
+    weights = posterior.row_weights[rows]
+    others = statistics - row_statistics(leaf, y, weights)
+    log_density = log_taken = np.asarray(leaf.log_marginal(statistics) - leaf.log_marginal(others))
+    if (weights != 1).any():
+        one = others + row_statistics(leaf, y, np.ones(len(y)))
+        log_density = np.asarray(leaf.log_marginal(one) - leaf.log_marginal(others))
     mean, cdf = np.asarray(leaf.posterior_mean(others)), None
     if mean.ndim == log_density.ndim:
         flat = others.reshape(-1, others.shape[-1])
         cdf = leaf_cdf(leaf, flat, np.tile(y, len(slots))).reshape(slots.shape)
-    return _Draws(log_density, mean, cdf, ranked.probability)
+    return _Draws(log_taken, log_density, mean, cdf, ranked.probability)
 
 
 def _parametric_draws(posterior: SoftPosterior | SumPosterior, rows: np.ndarray) -> _Draws:
@@ -122,6 +130,7 @@ def _parametric_draws(posterior: SoftPosterior | SumPosterior, rows: np.ndarray)
     mixture, y = posterior.predictive(posterior.matrix[rows]), posterior.y[rows]
     log_density = mixture.each_log_density(y)
     weight = np.full(len(log_density), 1 / len(log_density))
+    log_taken = log_density * posterior.row_weights[rows]
     if isinstance(mixture, NoiseMixture):
-        return _Draws(log_density, mixture.loc, mixture.each_cdf(y), weight)
-    return _Draws(log_density, mixture.probability, None, weight)
+        return _Draws(log_taken, log_density, mixture.loc, mixture.each_cdf(y), weight)
+    return _Draws(log_taken, log_density, mixture.probability, None, weight)

@@ -143,6 +143,7 @@ def draw_soft_prior(
         log_evidence_ses=unknown,
         trees=SoftTrees.joined(parts)[place[None]],
         topology=topology[None],
+        weights=posterior.weights,
     )
 
 

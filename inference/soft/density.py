@@ -78,6 +78,9 @@ class SoftDensity:
         Number of splits n.
     hard_inputs
         Whether each split looks at one input, and not along a direction.
+    weights
+        Powers of the rows' likelihoods, float [N], which the model then takes as ``weights``; None
+        where all are 1.
     """
 
     model: Callable[..., None]
@@ -85,10 +88,17 @@ class SoftDensity:
     y: Array
     num_splits: int = setting()
     hard_inputs: bool = setting(default=False)
+    weights: Any = None
 
     @classmethod
     def filled_up(
-        cls, model: Callable[..., None], x: Array, y: Array, num_splits: int, hard_inputs=False
+        cls,
+        model: Callable[..., None],
+        x: Array,
+        y: Array,
+        num_splits: int,
+        hard_inputs: bool = False,
+        weights: Any = None,
     ) -> "SoftDensity":
         """Add rows without a target, so that tables of about one size share compiled code.
 
@@ -97,12 +107,15 @@ class SoftDensity:
         unknown = np.asarray(model.no_target)  # pyright: ignore[reportFunctionMemberAccess]
         y = np.asarray(y).astype(np.result_type(y, unknown.dtype))
         added = padded_size(len(y), _SIZES) - len(y)
+        if weights is not None:
+            weights = jnp.asarray(np.pad(weights.astype(float), (0, added), constant_values=1))
         return cls(
             model,
             jnp.asarray(np.pad(x, ((0, added), (0, 0)))),
             jnp.asarray(np.pad(y, (0, added), constant_values=unknown)),
             num_splits,
             hard_inputs,
+            weights,
         )
 
     @property
@@ -129,6 +142,8 @@ class SoftDensity:
             int [n]; the input of each split, if inputs are hard. Their prior is part of the result.
         """
         given, options = (paths, self.x, self.y, sharpness), {"inputs": inputs, "power": power}
+        if self.weights is not None:
+            options["weights"] = self.weights
         prior = -self.num_splits * math.log(self.x.shape[1]) if self.hard_inputs else 0.0
         coordinates, total = self.coordinates(position), jnp.asarray(prior)
         with _TRACING, jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
@@ -142,7 +157,8 @@ class SoftDensity:
                     to, _ = self._sites[name]
                     total += scale * _log_prior(law, to, coordinates[name], values[name])
                 else:
-                    total += scale * law.log_prob(site["value"]).sum()
+                    each = law.log_prob(site["value"])
+                    total += (scale * each).sum() if jnp.ndim(scale) else scale * each.sum()
         return total
 
     def coordinates(self, position: jax.Array) -> dict[str, jax.Array]:

@@ -43,6 +43,7 @@ def greedy_start(
     *,
     max_splits: int | None = None,
     hard_inputs: bool = False,
+    weights: np.ndarray | None = None,
 ) -> tuple[Topology, dict[str, np.ndarray], np.ndarray | None]:
     """Grow a hard tree on rows that are drawn with replacement, and make its splits soft.
 
@@ -62,6 +63,8 @@ def greedy_start(
         Most splits; None for no limit but that of three levels.
     hard_inputs
         Whether each split looks at one input, and not along a direction.
+    weights
+        Weights of the rows [N], in proportion to which they are drawn; None for equal ones.
 
     Returns
     -------
@@ -80,7 +83,11 @@ def greedy_start(
         raise ValueError("No row has a target to grow a greedy tree by: take start='prior'.")
     x, y = x[is_known], y[is_known]
     y = y.astype(float if isinstance(model, SoftRegression) else int)
-    rows = rng.integers(len(y), size=len(y))
+    if weights is None:
+        rows = rng.integers(len(y), size=len(y))
+    else:
+        share = np.asarray(weights, float)[is_known]
+        rows = rng.choice(len(y), len(y), p=share / share.sum())
     code, feature, cut = _in_preorder(_greedy_tree(model, x[rows], y[rows], prior), max_splits)
     topology, num_inputs, split = Topology(code), x.shape[1], np.arange(len(feature))
     share = 0.0 if hard_inputs or num_inputs == 1 else _SHARED

@@ -94,6 +94,8 @@ class SoftPosterior:
         Effective sample size of the weighted draws before resampling; NaN if there were none.
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_joint``).
+    weights
+        Weights of the training rows, [N]; None where all are 1.
     """
 
     model: SoftRegression | SoftClassification
@@ -112,6 +114,7 @@ class SoftPosterior:
     log_evidence_se: float = np.nan
     effective_size: float = np.nan
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: np.ndarray | None = None
 
     @property
     def num_leaves(self) -> np.ndarray:
@@ -156,19 +159,20 @@ class SoftPosterior:
             )
 
     @property
-    def row(self) -> np.ndarray:
-        """Training row behind each observation, int [N]."""
-        return np.arange(len(self.y))
+    def row_weights(self) -> np.ndarray:
+        """Weights of the training rows, [N]."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights
 
     def in_units(
         self, model: SoftRegression, y: np.ndarray, loc: float, scale: float
     ) -> "SoftPosterior":
         """Convert a posterior of targets (y - loc) / scale to one of targets y, under a model.
 
-        Means and noise are scaled back, and the evidence is multiplied by scale^-N.
+        Means and noise are scaled back, and the evidence is multiplied by scale to minus the sum
+        of the weights.
         ``sample_stats`` are unchanged.
         """
-        trees, jacobian = self.trees, len(y) * np.log(scale)
+        trees, jacobian = self.trees, self.row_weights.sum() * np.log(scale)
         mean = np.where(trees.is_leaf, trees.leaves["mean"] * scale + loc, 0.0)
         noise = trees.leaves["noise"] * scale**model.noise_power
         return replace(
@@ -237,7 +241,8 @@ class SoftPosterior:
             If rows have none of their own.
         """
         self.require_pointwise_likelihood()
-        return self._mixture(self._laws(self.matrix)).each_log_density(self.y)
+        each = self._mixture(self._laws(self.matrix)).each_log_density(self.y)
+        return each * self.row_weights
 
     @in_float64
     def _laws(
@@ -248,7 +253,8 @@ class SoftPosterior:
         rows = padded(self._scaled(matrix), padded_size(max(len(matrix), _LEAST_ROWS)))
         flat = jax.tree.map(lambda a: a.reshape(self.topology.size, *a.shape[2:]), self.trees)
         x = self._scaled(self.matrix)
-        laws = _laws(self.model, flat, rows, np.float64(h), x, self.y, votes)
+        observed = x, self.y, 1.0 if self.weights is None else self.weights
+        laws = _laws(self.model, flat, rows, np.float64(h), observed, votes)
         shape = *self.topology.shape, len(matrix)
         return [np.asarray(law)[:, : len(matrix)].reshape(*shape, *law.shape[2:]) for law in laws]
 
@@ -258,8 +264,9 @@ class SoftPosterior:
 
 
 @partial(jax.jit, static_argnames="votes")
-def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Array, ...]:
+def _laws(model, trees: SoftTrees, rows, sharpness, observed, votes) -> tuple[jax.Array, ...]:
     """Laws of a new target at rows [m] given each tree [s]; arrays [s, m, ...]."""
+    x, y, weights = observed
 
     def of_tree(tree: SoftTrees) -> tuple[jax.Array, ...]:
         reached = tree.reached(rows, sharpness)
@@ -267,7 +274,7 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
             law: Any = model.target(reached, tree.leaves["mean"], tree.leaves["noise"])
             return jnp.broadcast_to(law.loc, len(rows)), jnp.broadcast_to(law.scale, len(rows))
         if votes == "balanced":
-            counts = model.counts(tree.reached(x, sharpness), y)
+            counts = model.counts(tree.reached(x, sharpness), y, weights)
             scores = reached.T @ _shares(counts, axis=0)
             # If only leaves without training rows are reached, the prior votes.
             prior = jnp.asarray(model.concentration) / sum(model.concentration)
@@ -275,8 +282,9 @@ def _laws(model, trees: SoftTrees, rows, sharpness, x, y, votes) -> tuple[jax.Ar
             return (jnp.where(scores.sum(axis=1, keepdims=True) > 0, votes_for, prior[None]),)
         if "classes" in tree.leaves:
             return (reached.T @ tree.leaves["classes"],)
-        weights = model.counts(tree.reached(x, sharpness), y) + jnp.asarray(model.concentration)
-        return (reached.T @ (weights / weights.sum(axis=1, keepdims=True)),)
+        counts = model.counts(tree.reached(x, sharpness), y, weights)
+        counts += jnp.asarray(model.concentration)
+        return (reached.T @ (counts / counts.sum(axis=1, keepdims=True)),)
 
     with jax.numpy_rank_promotion("allow"):  # NumPyro's own code broadcasts
         return lax.map(of_tree, trees, batch_size=_BATCH)

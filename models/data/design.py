@@ -23,6 +23,7 @@ __all__ = [
     "CutPoints",
     "Design",
     "RowlessDesign",
+    "as_weights",
     "check_cuts",
     "choose_cuts",
     "midpoint",
@@ -30,8 +31,6 @@ __all__ = [
 
 MOST_GRID_CUTS = 10_000
 """Most cuts of a grid."""
-
-_MOST_REPEATED = 1 << 24  # rows that weights may amount to where each of them takes memory
 
 Binning = Literal["quantile", "uniform"]
 
@@ -90,25 +89,24 @@ class CutPoints:
         return before[feature] + code * (1 + self.has_missing)[feature]
 
     @property
-    def total_weight(self) -> int:
-        """Number of training rows, repeated ones counted as often as they are."""
-        return int(self.weights.sum())
+    def total_weight(self) -> float:
+        """Sum of the weights of all training rows."""
+        return self.weights.sum().item()
 
-    def each_row(self) -> np.ndarray:
-        """Write repeated rows out: the row of the design behind each of them, int64.
+    @property
+    def num_observations(self) -> int:
+        """Number of training rows, repeated as often as whole weights say; others repeat none."""
+        return int(self.total_weight) if self.has_whole_weights else len(self.weights)
 
-        Raises
-        ------
-        ValueError
-            If weights repeat rows so often that memory would be the limit.
-        """
-        total = self.total_weight
-        if total > max(_MOST_REPEATED, len(self.weights)):
-            raise ValueError(
-                f"The weights of {len(self.weights):,} rows add up to {total:,}, and all rows are "
-                f"written out here: use an exact or a greedy modal tree, or smaller weights."
-            )
-        return np.repeat(np.arange(len(self.weights)), self.weights)
+    @property
+    def has_weights(self) -> bool:
+        """Whether a training row has another weight than 1."""
+        return bool((self.weights != 1).any())
+
+    @property
+    def has_whole_weights(self) -> bool:
+        """Whether all weights are whole, so that they may stand for repeated rows."""
+        return self.weights.dtype.kind == "i"
 
     @property
     def has_cut(self) -> np.ndarray:
@@ -188,7 +186,8 @@ class Design(CutPoints):
     codes
         int32 [n, d]; -1 where the value is missing.
     weights
-        int64 [n], at least 1: how often a row is repeated.
+        [n], above 0: the power of each row's likelihood; int64 where all are whole, which is as if
+        rows were repeated, else float64. Priors and constraints count each row once.
     num_codes
         int32 [d]; feature f has codes 0 to ``num_codes[f] - 1``.
     cut_threshold
@@ -238,14 +237,15 @@ class Design(CutPoints):
         matrix
             float [n, d]; NaN is missing, infinite values are refused.
         weights
-            Integers [n], at least 1: repeated rows. Default 1.
+            Numbers [n] above 0, as in `Design`. Default 1.
         bins
             None keeps a cut between any two neighbouring distinct values; k gives a feature of more
             than k distinct values at most k buckets, and at least two.
         binning
             "quantile" or "uniform" (equal width); used with ``bins``. Quantiles give exactly k
-            buckets: where repeated values let some of them coincide, cuts lie in the k - 1
-            different gaps between distinct values that come nearest to the shares 1/k to (k-1)/k.
+            buckets: where weights are not whole, or repeated values let some of them coincide, cuts
+            lie in the k - 1 different gaps between distinct values that come nearest to the shares
+            1/k to (k-1)/k.
         grid
             t cuts at the inner points of ``linspace(0, 1, t + 2)`` after scaling each feature to
             [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
@@ -320,7 +320,7 @@ class Design(CutPoints):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows n, repeated ones counted once."""
+        """Number of rows n, whatever their weights."""
         return self.codes.shape[0]
 
     @cached_property
@@ -372,7 +372,7 @@ class RowlessDesign(CutPoints):
     has_missing
         bool [d]; features with a missing value in training.
     count
-        Number of training rows, repeated ones counted as often as they are.
+        Number of training rows, whatever their weights.
     """
 
     num_codes: np.ndarray
@@ -389,8 +389,8 @@ class RowlessDesign(CutPoints):
     """Number of rows that are kept."""
 
     @property
-    def total_weight(self) -> int:
-        """Number of training rows, repeated ones counted as often as they are."""
+    def num_observations(self) -> int:
+        """Number of training rows."""
         return self.count
 
     def _lacks_rows(self) -> Any:
@@ -420,14 +420,18 @@ def _check_matrix(matrix: Any, names: Any) -> tuple[np.ndarray, tuple[str, ...]]
 
 
 def _check_weights(weights: np.ndarray) -> np.ndarray:
-    weights = np.asarray(weights)
-    bad = np.flatnonzero(~(weights >= 1) | (weights != np.floor(weights)))
+    weights = as_weights(weights)
+    bad = np.flatnonzero(~((weights > 0) & (weights < np.inf)))
     if bad.size:
-        raise ValueError(
-            f"Weights are repeat counts, integers of at least 1; row {bad[0]} has "
-            f"{weights[bad[0]]}."
-        )
-    return weights.astype(np.int64)
+        raise ValueError(f"Weights must be above 0 and finite; row {bad[0]} has {weights[bad[0]]}.")
+    return weights
+
+
+def as_weights(values: Any) -> np.ndarray:
+    """Turn numbers [n] into int64 where all are whole and their sum is exact, else float64."""
+    weights = np.asarray(values, np.float64)
+    is_whole = (weights == np.floor(weights)).all() and weights.sum() < 2**53
+    return weights.astype(np.int64) if is_whole else weights
 
 
 def midpoint(low: Any, high: Any, xp: ModuleType = np) -> Any:
@@ -498,7 +502,7 @@ def choose_cuts(
     values
         float64 [n]; values, none missing.
     weights
-        int64 [n]; how often each is repeated.
+        [n]; the weight of each.
     bins, binning, grid
         Buckets, or the number of cuts of a grid.
     """
@@ -517,12 +521,14 @@ def _bucket_cuts(
         return _midpoint_cuts(distinct)
     if binning == "uniform":
         edges = np.linspace(distinct[0], distinct[-1], bins + 1)[1:-1]
-    else:
+    elif weights.dtype.kind == "i":
         edges = _quantiles(values, weights, np.arange(1, bins) / bins)
+    else:
+        edges = np.empty(0)
     # An edge that parts no training values, or the same ones as the edge before it, is no cut.
     buckets = np.searchsorted(np.unique(edges), distinct, side="right")
     gaps = np.flatnonzero(np.diff(buckets))
-    if binning == "quantile" and len(gaps) < bins - 1:  # repeated values fill whole buckets
+    if binning == "quantile" and len(gaps) < bins - 1:  # as where values fill whole buckets
         held = np.bincount(np.searchsorted(distinct, values), weights)
         gaps = _nearest_gaps(np.cumsum(held)[:-1], held.sum(), bins)
     return midpoint(distinct[gaps], distinct[gaps + 1])
@@ -550,7 +556,7 @@ def _nearest_gaps(below: np.ndarray, total: float, bins: int) -> np.ndarray:
     numpy.ndarray
         int64 [bins - 1], increasing; the gaps.
     """
-    # Distances times bins * total are whole numbers, so that ties are exact.
+    # Distances times bins * total are whole where weights are, so that ties are exact.
     wanted = np.arange(1.0, bins) * total
     # Other shares take at most bins - 2 of the bins - 1 gaps on either side of one: one is left.
     beside = np.searchsorted(bins * below, wanted)[:, None] + np.arange(1 - bins, bins - 1)

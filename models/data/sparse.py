@@ -34,7 +34,7 @@ class SparseDesign(CutPoints):
     zero_code
         int32 [d]; flat code of zero; of no meaning where every row has an entry.
     weights
-        int64 [n], at least 1: how often a row is repeated.
+        [n], above 0; as in `Design`.
     num_codes, cut_threshold, low_edge, high_edge, names
         As in `Design`; both edges are the code's value.
     """
@@ -63,7 +63,7 @@ class SparseDesign(CutPoints):
             ``scipy.sparse.csc_array``, float64 [n, d]; NaN is missing, no value is infinite or
             zero, no entry stored twice.
         weights
-            Integers [n], at least 1: repeated rows.
+            Weights [n] above 0, as in `Design`.
         names
             Feature names [d].
 
@@ -114,7 +114,7 @@ class SparseDesign(CutPoints):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows n, repeated ones counted once."""
+        """Number of rows n, whatever their weights."""
         return self.matrix.shape[0]
 
     @property

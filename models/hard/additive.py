@@ -246,6 +246,7 @@ def calibrated_to_classes(
     labels: np.ndarray,
     num_classes: int,
     *,
+    weights: np.ndarray | None = None,
     link: Link = "logit",
     k: float = RANGE_DEVIATIONS,
     num_trees: int = AdditivePrior.num_trees,
@@ -260,7 +261,9 @@ def calibrated_to_classes(
     Parameters
     ----------
     labels
-        int [n]; indices of classes, repeated rows as often as they are.
+        int [n]; indices of classes.
+    weights
+        Weights of the rows [n]; default 1.
     num_classes, link, k, num_trees
         As said above; probits are for two classes.
     settings
@@ -272,7 +275,7 @@ def calibrated_to_classes(
     >>> round(float(prior.offset), 2), round(float(prior.leaf_scale), 2)
     (-0.85, 0.85)
     """
-    count = np.bincount(labels, minlength=num_classes) + 0.5
+    count = np.bincount(labels, weights, minlength=num_classes) + 0.5
     share = count / count.sum()
     reach = _PROBIT_REACH * (1.0 if link == "probit" else _LOGIT_IN_PROBIT)
     offset: Any = np.log(share)
@@ -403,7 +406,7 @@ def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarr
     rows = np.zeros((*trees.batch_shape, trees.capacity))
     flat = rows.reshape(-1, trees.capacity)
     for tree, of_tree in zip(flat, slot.reshape(len(flat), -1), strict=True):
-        tree += np.bincount(of_tree, design.weights, trees.capacity)
+        tree += np.bincount(of_tree, minlength=trees.capacity)
     is_known = trees.feature < 0
     for j in np.flatnonzero(design.has_cut):
         cuts = design.cut_threshold[design.offset[j] + 1 : design.offset[j + 1]]

@@ -16,12 +16,13 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 
-__all__ = ["leaf_scorer"]
+__all__ = ["MOST_TABLED", "leaf_scorer"]
 
 LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 _SETS_SCORED = 1 << 20
-_MOST_TABLED = 1 << 20  # rows; more could take more memory than the rows themselves
+MOST_TABLED = 1 << 20
+"""Rows that are scored by tables of counts; more could take more memory than the rows."""
 
 
 @jax.jit
@@ -41,24 +42,20 @@ def _score_compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
-def leaf_scorer(
-    leaf: Leaf, num_rows: int, *, is_smoothed: bool = False, is_whole: bool = True
-) -> LeafScore:
+def leaf_scorer(leaf: Leaf, most: float, *, is_whole: bool) -> LeafScore:
     """Get a NumPy function from statistics [m], one array each, to log marginals [m].
 
     Parameters
     ----------
     leaf
         Leaf family.
-    num_rows
-        Most rows that a set has, repeated ones counted as often as they are.
-    is_smoothed
-        Whether counts are not integers.
+    most
+        Largest weight of a set of rows.
     is_whole
-        Whether all statistics are integers, as tables of counts need.
+        Whether sets hold whole rows, and these have whole weights, as tables of counts need.
     """
-    if not is_smoothed and has_kernel(leaf) and (is_whole or not leaf.sums_to_rows):
-        if num_rows <= _MOST_TABLED and hasattr(leaf, "log_marginal_table"):
-            return leaf.log_marginal_table(num_rows)  # pyright: ignore[reportAttributeAccessIssue]
-        return LeafKernel.of(leaf, num_rows)
+    if is_whole and has_kernel(leaf):
+        if most <= MOST_TABLED and hasattr(leaf, "log_marginal_table"):
+            return leaf.log_marginal_table(int(most))  # pyright: ignore[reportAttributeAccessIssue]
+        return LeafKernel.of(leaf, int(most))
     return partial(_score_compiled, jax.tree.map(np.float64, leaf))

@@ -86,8 +86,8 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
 
 def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
     design = model.design
-    row = design.each_row()
-    row = np.pad(row, (0, 64 * len(packed.left_rows) - len(row)))  # `every_row` leaves these out
+    rest = 64 * len(packed.left_rows) - design.num_rows
+    row = np.pad(np.arange(design.num_rows), (0, rest))  # `every_row` leaves the last ones out
     codes, feature = design.codes[row], design.feature_of_code
     position, last = np.arange(len(feature)), (design.offset[1:] - 1)[feature]
     cut_above = design.cut_threshold[np.minimum(position + 1, len(feature) - 1)]

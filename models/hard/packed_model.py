@@ -18,6 +18,7 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.data.splits import split_number
+from bdtppl.models.hard.leaf_scores import MOST_TABLED
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable
@@ -87,11 +88,16 @@ class PackedModel(NamedTuple):
     codes, num_codes
         int16 or int32 [n, d], and int32 [d]; codes of single rows, -1 where the value is missing.
     statistics
-        float64 [n, s]; leaf statistics of single rows.
+        float64 [n, s]; leaf statistics of single rows, times their weights.
+    ones
+        float64 [n, 1] of ones, or None where they are the first of the statistics.
     classes
         uint64 [W, s], or None; rows of each class, where the statistics count classes.
     table
         Log marginals of counts of classes, or None.
+    score_tables
+        What the leaf family's compiled score reads; None without one, or where weights are not
+        whole.
     min_leaf, max_depth
         float64 scalars; limits.
     path
@@ -126,6 +132,7 @@ class PackedModel(NamedTuple):
     codes: jax.Array
     num_codes: jax.Array
     statistics: jax.Array
+    ones: jax.Array | None
     classes: jax.Array | None
     table: CountTable | None
     score_tables: tuple[jax.Array, jax.Array] | None
@@ -141,7 +148,7 @@ class PackedModel(NamedTuple):
     @classmethod
     @in_float64
     def of(cls, model: TreeModel, *, is_padded: bool = True) -> "PackedModel":
-        """Tabulate rules and rows; repeated rows are written out.
+        """Tabulate rules and rows.
 
         Parameters
         ----------
@@ -158,8 +165,7 @@ class PackedModel(NamedTuple):
         """
         require_weighs(model.prior, "The score of a tree", "nodes", "leaf counts", "trees")
         design: Any = model.design
-        row = design.each_row()
-        num_rows, num_words = len(row), -(-len(row) // 64)
+        num_rows, num_words = design.num_rows, -(-design.num_rows // 64)
         if is_padded:
             num_rows, num_words = padded_size(num_rows), padded_size(num_words)
         rules = _RuleOrder.of(design, is_padded)
@@ -168,7 +174,7 @@ class PackedModel(NamedTuple):
         last = len(design.low_edge) - 1
         at_low = np.minimum(low, last)
         path = model.constraints.path_memory(design.names)
-        every_row = _packed_words(np.ones((len(row), 1), bool), num_words)[0]
+        every_row = _packed_words(np.ones((design.num_rows, 1), bool), num_words)[0]
         if path is not None:
             every_row = np.append(every_row, path.start)
         is_cut = (code >= 0) & (code < design.num_codes[feature] - 1)
@@ -182,8 +188,8 @@ class PackedModel(NamedTuple):
         }
         depth, directions = model.constraints.max_depth, model.constraints.directions(design.names)
         arrays = {
-            **_row_sets(design, row, rules, num_words),
-            **_leaf_tables(model, row, num_rows, num_words),
+            **_row_sets(design, rules, num_words),
+            **_leaf_tables(model, num_rows, num_words),
             "every_row": every_row,
             "feature": feature.astype(np.int32),
             "column": design.column[feature],
@@ -198,7 +204,7 @@ class PackedModel(NamedTuple):
             "num_items": design.rules_of_columns,
             "first_of_column": design.first_of_column,
             "by_column": np.eye(design.num_columns)[design.column[feature]],
-            "codes": np.pad(design.codes[row], ((0, num_rows - len(row)), (0, 0))),
+            "codes": np.pad(design.codes, ((0, num_rows - design.num_rows), (0, 0))),
             "num_codes": design.num_codes.astype(np.int32),
             "min_leaf": np.float64(model.constraints.min_leaf),
             "max_depth": np.float64(np.inf if depth is None else depth),
@@ -260,9 +266,9 @@ class _RuleOrder(NamedTuple):
         return np.concatenate(parts)
 
 
-def _row_sets(design: Design, row: np.ndarray, rules: _RuleOrder, num_words: int) -> dict:
+def _row_sets(design: Design, rules: _RuleOrder, num_words: int) -> dict:
     """Pack the rows on the sides of each rule; members of `PackedModel`."""
-    codes = design.codes[row]
+    codes = design.codes
     left_words = rules.words(
         codes, num_words, lambda values, code, side: (values <= code) & ((values >= 0) | side)
     )
@@ -283,20 +289,26 @@ def _row_sets(design: Design, row: np.ndarray, rules: _RuleOrder, num_words: int
     return sets
 
 
-def _leaf_tables(model: TreeModel, row: np.ndarray, num_rows: int, num_words: int) -> dict:
+def _leaf_tables(model: TreeModel, num_rows: int, num_words: int) -> dict:
     """Tabulate what leaves need of the rows; members of `PackedModel`."""
-    leaf = model.leaf
-    statistics = row_statistics(leaf, model.y[row], np.ones(len(row)))
-    statistics = np.pad(statistics, ((0, num_rows - len(row)), (0, 0)))
-    table = getattr(leaf, "log_marginal_table", lambda num_rows: None)(num_rows)
-    if not isinstance(table, CountTable):
-        table = None
-    kernel = LeafKernel.of(leaf, num_rows)
+    leaf, design = model.leaf, model.design
+    statistics = row_statistics(leaf, model.y, design.weights)
+    statistics = np.pad(statistics, ((0, num_rows - design.num_rows), (0, 0)))
+    most = padded_size(int(design.total_weight)) if design.has_weights else num_rows
+    table = kernel = None
+    if design.has_whole_weights:
+        kernel = LeafKernel.of(leaf, most)
+        if most <= max(MOST_TABLED, num_rows) and hasattr(leaf, "log_marginal_table"):
+            table = leaf.log_marginal_table(most)  # pyright: ignore[reportAttributeAccessIssue]
+            table = table if isinstance(table, CountTable) else None
+    classes = table is not None and not design.has_weights
+    tells_rows = not (leaf.sums_to_rows or design.has_weights)
     return {
         "statistics": statistics,
-        "classes": None if table is None else _by_word(_packed_words(statistics > 0, num_words)),
+        "ones": None if tells_rows else np.ones((num_rows, 1)),
+        "classes": _by_word(_packed_words(statistics > 0, num_words)) if classes else None,
         "table": table,
-        "score_tables": kernel[1:] if kernel.address else None,
+        "score_tables": kernel[1:] if kernel and kernel.address else None,
     }
 
 

@@ -37,7 +37,7 @@ class Node(NamedTuple):
     has_rule
         Whether any rule is available.
     num_rows
-        Rows in the node, repeated ones counted as often as they are.
+        Rows in the node, whatever their weights.
     log_num_features
         Log of the number of features with an available rule.
     least, greatest
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
     width
         Width of the gap that the rule lies in, shared equally among the rules in it.
     num_left, num_right
-        Rows on both sides, repeated ones counted as often as they are.
+        Rows on both sides, whatever their weights.
     """
 
     feature: Any

@@ -31,7 +31,13 @@ from jax.scipy.special import gammaln
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
-__all__ = ["LikelihoodName", "SoftClassification", "SoftRegression", "leaf_probabilities"]
+__all__ = [
+    "LikelihoodName",
+    "SoftClassification",
+    "SoftRegression",
+    "leaf_probabilities",
+    "location_and_scale",
+]
 
 LikelihoodName = Literal["compound", "mixture"]
 
@@ -151,6 +157,14 @@ def _pull_back_products(kept: tuple, cotangent: jax.Array) -> tuple[None, jax.Ar
 _products.defvjp(_keep_products, _pull_back_products)
 
 
+def location_and_scale(y: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
+    """Mean and standard deviation of targets with weights, or None for equal ones."""
+    if weights is None:
+        return float(y.mean()), float(y.std())
+    middle = np.average(y, weights=weights)
+    return float(middle), float(np.sqrt(np.average((y - middle) ** 2, weights=weights)))
+
+
 def _is_positive(value: Any) -> Any:
     """Whether a number is positive and finite."""
     return (value > 0) & (value < np.inf)
@@ -264,17 +278,20 @@ class SoftRegression(_Splits):
             require(_is_positive, message, self.degrees_of_freedom)
 
     @classmethod
-    def scaled_to(cls, y: np.ndarray, **options: Any) -> "SoftRegression":
-        """Default priors on the scale of the targets.
+    def scaled_to(
+        cls, y: np.ndarray, weights: np.ndarray | None = None, **options: Any
+    ) -> "SoftRegression":
+        """Default priors on the scale of the targets, which may have weights.
 
         Means of leaves spread like the targets, N(mean, sd), and the mean of the inverse of the
         noise variance is that of noise of half the targets' standard deviation.
         """
         y = np.asarray(y, np.float64)
-        spread = float(y.std()) or 1.0
+        middle, spread = location_and_scale(y, weights)
+        spread = spread or 1.0
         shape = options.get("noise_shape", 1.5)
         scale = spread / 2 if options.get("noise_on") == "sd" else spread**2 / 4
-        defaults = {"mean_loc": float(y.mean()), "mean_scale": spread, "noise_scale": shape * scale}
+        defaults = {"mean_loc": middle, "mean_scale": spread, "noise_scale": shape * scale}
         return cls(**(defaults | options))
 
     @property
@@ -291,7 +308,7 @@ class SoftRegression(_Splits):
             noise_scale=self.noise_scale / scale**self.noise_power,
         )
 
-    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
+    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0, weights=1.0) -> None:
         """Run the model in NumPyro's sense.
 
         Sites are "direction" [n, d] (unless inputs are given or there is but one), "threshold" [n],
@@ -307,6 +324,8 @@ class SoftRegression(_Splits):
             int [n]; inputs that splits look at, for hard choices of inputs (HMC-DF).
         power
             Power of the likelihood.
+        weights
+            Powers of the likelihoods of rows, float [N].
         """
         reached = self._reached(paths, x, sharpness, inputs)
         leaves = [len(paths)]
@@ -315,7 +334,7 @@ class SoftRegression(_Splits):
         noises = noises.expand(leaves).to_event(1) if self.by_leaf else noises
         mean, noise = numpyro.sample("mean", means), numpyro.sample("noise", noises)
         target = self.target(reached, jnp.asarray(mean), jnp.asarray(noise))
-        _observe(target, y, self.no_target, power)
+        _observe(target, y, self.no_target, power * weights)
 
     def draw_prior(
         self,
@@ -395,7 +414,7 @@ class SoftClassification(_Splits):
                 f"likelihood must be 'compound' or 'mixture'; got {self.likelihood!r}."
             )
 
-    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0) -> None:
+    def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0, weights=1.0) -> None:
         """Run the model in NumPyro's sense; y are class indices [N], -1 where there is no target.
 
         Sites are "direction" and "threshold" as in `SoftRegression`, and for the mixture "classes"
@@ -412,11 +431,11 @@ class SoftClassification(_Splits):
             if y is None:
                 raise ValueError("The compound likelihood is no law of classes: none can be drawn.")
             with numpyro.handlers.scale(scale=power):
-                numpyro.factor("y", self.log_compound(reached, y))
+                numpyro.factor("y", self.log_compound(reached, y, weights))
             return
         classes = dist.Dirichlet(concentration).expand([len(paths)]).to_event(1)
         probability = reached.T @ numpyro.sample("classes", classes)
-        _observe(dist.Categorical(probs=probability), y, self.no_target, power)
+        _observe(dist.Categorical(probs=probability), y, self.no_target, power * weights)
 
     def draw_prior(
         self,
@@ -434,14 +453,16 @@ class SoftClassification(_Splits):
             drawn["classes"] = rng.dirichlet(concentration, (num_draws, num_splits + 1))
         return drawn
 
-    def counts(self, reached: jax.Array, y: jax.Array) -> jax.Array:
-        """Sum probabilities of leaves by class, float [n + 1, C]."""
+    def counts(self, reached: jax.Array, y: jax.Array, weights: Any = 1.0) -> jax.Array:
+        """Sum probabilities of leaves, times the weights of rows, by class, float [n + 1, C]."""
         is_class = jax.nn.one_hot(y, len(self.concentration), dtype=reached.dtype, axis=0)
+        if np.ndim(weights):
+            is_class *= jnp.asarray(weights, reached.dtype)[None]
         return _over_rows(reached, is_class)
 
-    def log_compound(self, reached: jax.Array, y: jax.Array) -> jax.Array:
-        """Log of equation 8."""
-        alpha, counts = jnp.asarray(self.concentration), self.counts(reached, y)
+    def log_compound(self, reached: jax.Array, y: jax.Array, weights: Any = 1.0) -> jax.Array:
+        """Log of equation 8, where rows count as often as their weights say."""
+        alpha, counts = jnp.asarray(self.concentration), self.counts(reached, y, weights)
         of_classes = (gammaln(counts + alpha[None]) - gammaln(alpha)[None]).sum(axis=1)
         of_leaf = gammaln(alpha.sum()) - gammaln(counts.sum(axis=1) + alpha.sum())
         return (of_leaf + of_classes).sum()

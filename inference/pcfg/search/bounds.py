@@ -103,7 +103,7 @@ def weight_tables(
     below = np.maximum(stop_most, bounds.rule_most)
     last_level = MOST_LEVELS + 1 if constraints.max_depth is None else int(constraints.max_depth)
     below[last_level:] = stop_alone[last_level:]
-    num_cells = len(cells.weight)
+    num_cells = len(cells.size)
     split_most, mass = bounds.split_most, np.zeros(num_cells + 1)
     if split_most is None:
         split_most = np.array(bounds.rule_most)
@@ -131,7 +131,7 @@ def _log_mass(prior: TreePrior, cells: Cells, log_rule: float) -> np.ndarray:
     With Z(m) the most that all trees of m cells weigh, and R(m) the most rules that m cells have,
     Z(m) <= 1 + w R(m) max over a + b = m of Z(a) Z(b). Returned is the log of R(m) max Z(a) Z(b).
     """
-    num_cells = len(cells.weight)
+    num_cells = len(cells.size)
     sides = 1 + cells.has_missing
     ends = np.searchsorted(cells.feature, np.arange(len(sides) + 1))
     if prior.rules == "cuts" and not prior.counts_partitions:

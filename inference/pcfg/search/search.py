@@ -130,10 +130,10 @@ class TreeSearch:
         self.tables = weight_tables(self.prior, limits, self.cells, self._log_least())
         num_bounds = 1 if goal == "best" else 2 if self.prior.is_normalised else 3
         self._most_likely = float(self._scores(self.facts.statistics.sum(axis=0)[None])[2, 0])
-        root = pack(np.ones((1, len(self.cells.weight)), bool))[0]
+        root = pack(np.ones((1, len(self.cells.size)), bool))[0]
         self.graph = Graph(
             root,
-            len(self.cells.weight),
+            len(self.cells.size),
             num_bounds,
             self.tables,
             self.prior.depends_on_depth or limits.max_depth is not None,
@@ -153,12 +153,12 @@ class TreeSearch:
         order = rng.permutation(len(codes))  # the first cells of a set are any of them
         codes, cell_of_row = codes[order], np.argsort(order)[cell_of_row.ravel()]
         self.cell_of_row = cell_of_row.astype(np.int32)
-        weight = np.bincount(self.cell_of_row, design.weights, minlength=len(codes))
+        size = np.bincount(self.cell_of_row)
         each_cut = weighs_each_cut(self.prior) or bool(limits.keep_together or limits.refused)
         self.cells = cells = Cells.of(
             design,
             codes,
-            weight=weight.astype(np.int64),
+            size=size,
             key=np.zeros(len(codes), np.uint64),
             allowed=allowed,
             min_leaf=limits.min_leaf,
@@ -168,7 +168,7 @@ class TreeSearch:
         rows = row_statistics(leaf, self.model.y, design.weights)
         columns = [np.bincount(self.cell_of_row, own, minlength=len(codes)) for own in rows.T]
         # The last column counts rows.
-        statistics = np.stack([*columns, weight], axis=1)
+        statistics = np.stack([*columns, size], axis=1)
         usable = allowed & np.isin(np.arange(len(allowed)), design.feature_of_code[cells.code])
         shared_by = weight_bounds(self.prior, np.zeros(1)).shared_by
         codes = np.ascontiguousarray(codes[:, usable]).astype(np.int32)
@@ -196,10 +196,9 @@ class TreeSearch:
             classes,
             apart,
             self.prior.counts_partitions,
-            is_class and bool((own.sum(axis=1) == 1).all() and (weight == 1).all()),
+            is_class and bool((own.sum(axis=1) == 1).all() and (size == 1).all()),
         )
-        is_whole = bool((statistics == np.rint(statistics)).all())
-        self._score = leaf_scorer(leaf, int(weight.sum()), is_whole=is_whole)
+        self._score = leaf_scorer(leaf, design.total_weight, is_whole=design.has_whole_weights)
 
     @staticmethod
     def _hash_keys(rng: np.random.Generator, num_words: int) -> np.ndarray:
