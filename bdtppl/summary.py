@@ -14,6 +14,7 @@ from bdtppl.models.wording import counted, listed, number
 from bdtppl.rendering import as_html, as_text
 
 __all__ = [
+    "PSEUDO_LIKELIHOOD",
     "Summary",
     "descent_in_words",
     "facts_view",
@@ -28,6 +29,11 @@ __all__ = [
     "summary_view",
     "why_no_r_hat",
 ]
+
+PSEUDO_LIKELIHOOD = (
+    "weights, no counts, add up to {}: the likelihood and evidence are pseudo-likelihoods"
+)
+"""What is said of weights that are no counts, with their sum."""
 
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
@@ -66,7 +72,11 @@ def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summa
 
     @wraps(method)
     def printed(self: Any) -> Summary:
-        return Summary(method(self))
+        summary = Summary(method(self))
+        weight = getattr(self, "design_", self.posterior_).pseudo_weight
+        if weight is not None:
+            summary["pseudo_weight"] = weight
+        return summary
 
     return printed
 
@@ -213,7 +223,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     facts = {"prior": summary["prior"], "leaf family": summary["leaf"]}
     if summary.get("constraints") is not None:
         facts["constraints"] = summary["constraints"]
-    facts["rows"] = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
+    facts["rows"] = _rows_and_features(summary)
     if "subproblems" in summary:
         facts["sums over"] = (
             f"{counted(summary['subproblems'], 'set of rows', 'sets of rows')} and "
@@ -264,6 +274,14 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
+def _rows_and_features(summary: Mapping[str, Any]) -> str:
+    """Count rows and features, and say of weights that the likelihood is a pseudo-likelihood."""
+    said = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
+    if "pseudo_weight" not in summary:
+        return said
+    return f"{said};\n{PSEUDO_LIKELIHOOD.format(number(summary['pseudo_weight']))}"
+
+
 def descent_in_words(summary: Mapping[str, Any]) -> str:
     """Say of how many chains those descend that went where others were; empty if none did."""
     if "ancestors" not in summary:  # of an older file
@@ -292,7 +310,7 @@ def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     """Name the facts of a summary of sums of trees."""
     facts = {
         "sum of": summary["sum"],
-        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
+        "rows": _rows_and_features(summary),
         "cut points": f"at most {summary['bins'] - 1} a feature",
         "draws": f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}",
         "agreement": _chains_in_words(summary),
@@ -330,7 +348,7 @@ def _soft_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         "tree": summary["tree"],
         "topology prior": summary["topology_prior"],
-        "rows": f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}",
+        "rows": _rows_and_features(summary),
         "sharpness": f"{summary['sharpness']:g}, on inputs scaled to [0, 1]",
     }
     if "iterations" in summary:

@@ -198,21 +198,21 @@ class Table:
             f"of the column with a decimal point and without commas."
         )
 
-    def repeats(self, name: str) -> np.ndarray:
-        """Read a column of repeat counts, float64 [n].
+    def weights(self, name: str) -> np.ndarray:
+        """Read a column of weights, float64 [n].
 
         Raises
         ------
         ValueError
-            If a cell is not an integer of at least 0.
+            If a cell is not a number of at least 0.
         """
         values = self.numbers(name)
-        wrong = np.flatnonzero(~((values >= 0) & (values == np.floor(values))))
+        wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         if wrong.size:
             cell = self.cells[name][wrong[0]]
             raise ValueError(
                 f"Column {name!r}, {self.place(wrong[0])}: {'nothing' if cell is None else cell} "
-                f"is not a repeat count (an integer of at least 0)."
+                f"is not a weight (a number of at least 0)."
             )
         return values
 

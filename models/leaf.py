@@ -107,7 +107,7 @@ class Leaf:
         return f"The leaf family is {type(self).__name__}{with_numbers}."
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """Statistics of single rows, [n, s], from targets [n] and repeat counts [n]."""
+        """Statistics of single rows, [n, s], from targets and weights [n]."""
         raise NotImplementedError
 
     def log_marginal(self, statistics: Array) -> jax.Array:

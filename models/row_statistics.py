@@ -23,7 +23,7 @@ def row_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray
     leaf
         Leaf family.
     y, weights
-        Targets and repeat counts [n].
+        Targets and weights [n].
 
     Returns
     -------

@@ -904,7 +904,7 @@ def test_a_column_says_how_often_rows_count(tmp_path):
     columns["often"][1] = 0.5
     table = write_table(tmp_path / "t.csv", columns)
     said = refusal("fit", table, "--target", "y", "--weight", "often")
-    assert said.startswith("Column 'often', line 3: 0.5 is not a repeat count")
+    assert said.startswith("Column 'often', line 3: -0.5 is not a weight")
 
 
 def test_a_slip_among_numbers_is_noted(tmp_path):

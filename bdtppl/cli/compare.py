@@ -36,7 +36,7 @@ def compare(
     weight: Annotated[
         str | None,
         typer.Option(
-            help="Column that says how often each row counted in their fits.", show_default="once"
+            help="Column of the weights that the rows had in their fits.", show_default="once"
         ),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
@@ -73,7 +73,7 @@ def compare(
             is_classifier = next(iter(fitted.values())).is_classifier
             task = "classification" if is_classifier else "regression"
             y = target_of(rows, str(target), task).y
-            weights = None if weight is None else rows.repeats(weight)
+            weights = None if weight is None else rows.weights(weight)
             X = {}
             for model in fitted.values():
                 X |= features_of(rows, model)  # each takes its own columns

@@ -33,7 +33,7 @@ _TableToFit = Annotated[
 _Weight = Annotated[
     str | None,
     typer.Option(
-        help="Column that says how often each row counts, whole numbers of at least 0.",
+        help="Column of the rows' weights, numbers of at least 0.",
         show_default="once",
     ),
 ]
@@ -205,7 +205,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
             goal = target_of(rows, target, task)
             beside = [*drop, *([] if weight is None else [weight])]
             names = feature_names(rows, target, beside)
-            weights = None if weight is None else rows.repeats(weight)
+            weights = None if weight is None else rows.weights(weight)
             problem = ReadProblem(
                 f"{target} in {table.name}",
                 rows.features(names),

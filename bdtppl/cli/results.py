@@ -42,7 +42,7 @@ _OBSOLETE = (
 
 
 class ReadProblem(NamedTuple):
-    """The rows to fit, their repeat counts, and rows held back for a figure, with their targets.
+    """The rows to fit, their weights, and rows held back for a figure, with their targets.
 
     ``command`` is the command line that read the rows, if there is one.
     """

@@ -18,7 +18,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 
-from bdtppl.comparison.scoring import Scored, Unknown, rows_of
+from bdtppl.comparison.scoring import Scored, Unknown, rows_of, weight_argument
 from bdtppl.estimators.hard import describe_constraints
 from bdtppl.inference.evidence.estimates import LARGEST_PARETO_K
 from bdtppl.inference.parallel import fan_out, num_workers
@@ -54,6 +54,8 @@ class Cell:
         Why there is no value.
     pointwise
         Terms whose sum or mean is the value, float64 [obs].
+    weights
+        Weights of the terms [obs]; None where all are 1.
     pareto_k
         float64 [obs]; shapes of the importance ratios, for PSIS-LOO.
     warning
@@ -67,6 +69,7 @@ class Cell:
     error: float | None = None
     reason: str = ""
     pointwise: np.ndarray | None = None
+    weights: np.ndarray | None = None
     pareto_k: np.ndarray | None = None
     warning: str = ""
     high: float | None = None
@@ -118,13 +121,17 @@ def leave_one_out_cell(scored: Scored) -> Cell:
     return summed_cell(loo.log_density, pareto_k=loo.pareto_k, warning=warning * bool(bad))
 
 
-def summed_cell(values: np.ndarray, *, mean: bool = False, **more: Any) -> Cell:
-    """Sum or mean of independent values, with its standard error."""
-    scale = 1 / len(values) if mean else 1.0
+def summed_cell(
+    values: np.ndarray, weights: np.ndarray | None = None, *, mean: bool = False, **more: Any
+) -> Cell:
+    """Sum or mean of independent values with weights, and its standard error."""
+    each = np.ones(len(values)) if weights is None else weights
+    scale = 1 / each.sum() if mean else 1.0
     error = None
     if len(values) > 1:
-        error = float(scale * np.sqrt(len(values) * values.var(ddof=1)))
-    return Cell(float(scale * values.sum()), error, pointwise=values, **more)
+        error = float(scale * np.sqrt((each**2).sum() * values.var(ddof=1)))
+    total = float(scale * (each * values).sum())
+    return Cell(total, error, pointwise=values, weights=weights, **more)
 
 
 def stack(column: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -134,7 +141,8 @@ def stack(column: Mapping[str, Cell]) -> dict[str, Cell]:
     if not known:
         return dict.fromkeys(column, blank)
     densities = np.stack([np.asarray(cell.pointwise) for cell in known.values()], axis=1)
-    weights = dict(zip(known, stacking_weights(densities), strict=True))
+    of_rows = next(iter(known.values())).weights
+    weights = dict(zip(known, stacking_weights(densities, of_rows), strict=True))
     return {name: Cell(float(weights[name])) if name in known else blank for name in column}
 
 
@@ -146,7 +154,7 @@ def cross_validate(
     folds: list,
     error: str,
 ) -> dict[str, dict[str, Cell]]:
-    """Score each row by fits to the other folds; a row counts as often as it is repeated.
+    """Score each row by fits to the other folds; a score counts by the weight of its row.
 
     Workers fit models and folds side by side. Without them all models take a fold before any takes
     the next one, so that the first fold tells how long the others take.
@@ -157,10 +165,9 @@ def cross_validate(
         {name: each.scored.unfitted() for name, each in scorable.items()},
         {name: each.X for name, each in scorable.items()},
         y,
+        weights,
     )
-    tasks = [
-        (name, np.repeat(train, weights[train]), test) for train, test in folds for name in scorable
-    ]
+    tasks = [(name, train, test) for train, test in folds for name in scorable]
     start = time.monotonic()
     first = len(scorable) if num_workers() == 1 else len(tasks)
     found = fan_out(_score_fold, tasks[:first], shared=shared, most_threads=1)
@@ -186,15 +193,18 @@ def _score_fold(
     models: Mapping[str, Any],
     tables: Mapping[str, Any],
     y: np.ndarray,
+    weights: np.ndarray,
     name: str,
     seen: np.ndarray,
     test: np.ndarray,
 ) -> _Scores:
     """Fit a model to some rows and score others."""
-    X = tables[name]
+    X, given = tables[name], {}
+    if (weights != 1).any():
+        given = {weight_argument(models[name]): weights[seen]}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        model = cast(Any, clone(models[name])).fit(rows_of(X, seen), y[seen])
+        model = cast(Any, clone(models[name])).fit(rows_of(X, seen), y[seen], **given)
     fitted = Scored.of("", model)
     predictive = fitted.predictive(rows_of(X, test))
     errors, reason = np.full(len(test), np.nan), ""
@@ -243,8 +253,8 @@ class _HeldOut:
         """Sum the scores up."""
         if self.blank is not None:
             return {"log_score": self.blank, error: self.blank}
-        tested = np.flatnonzero(~np.isnan(self.log_scores))
-        tested = np.repeat(tested, weights[tested])
+        tested = np.flatnonzero(~np.isnan(self.log_scores) & (weights > 0))
+        of_rows = weights[tested] if (weights != 1).any() else None
         warning = ""
         if self.said:
             warning = (
@@ -252,8 +262,9 @@ class _HeldOut:
             )
         errors = Cell(reason=self.reason)
         if not self.reason:
-            errors = summed_cell(self.errors[tested], mean=True)
-        return {"log_score": summed_cell(self.log_scores[tested], warning=warning), error: errors}
+            errors = summed_cell(self.errors[tested], of_rows, mean=True)
+        scores = summed_cell(self.log_scores[tested], of_rows, warning=warning)
+        return {"log_score": scores, error: errors}
 
 
 def _missing_in_one_fold(scored: Scored, X: Any, weights: np.ndarray, folds: list) -> str:
@@ -280,13 +291,15 @@ def read_folds(cv: Any, y: np.ndarray, is_classifier: bool, random_state: int) -
     return list(splitter.split(np.zeros((len(y), 1)), y))
 
 
-def stacking_weights(log_density: np.ndarray) -> np.ndarray:
+def stacking_weights(log_density: np.ndarray, of_rows: np.ndarray | None = None) -> np.ndarray:
     """Weigh models so that the mixture of their predictives has the greatest log score.
 
     Parameters
     ----------
     log_density
         float [obs, models]; log predictive densities of observations that a model has not seen.
+    of_rows
+        Weights of the observations [obs]; default 1.
 
     Returns
     -------
@@ -308,5 +321,7 @@ def stacking_weights(log_density: np.ndarray) -> np.ndarray:
     weights = np.full(density.shape[1], 1 / density.shape[1])
     seen = density.sum(axis=1) > 0
     for _ in range(_EM_STEPS):
-        weights = weights * (density[seen] / (density[seen] @ weights)[:, None]).mean(axis=0)
+        shares = density[seen] / (density[seen] @ weights)[:, None]
+        own = None if of_rows is None else of_rows[seen]
+        weights = weights * np.average(shares, axis=0, weights=own)
     return weights / weights.sum()

@@ -22,7 +22,7 @@ from bdtppl.arviz import PsisLoo, psis_loo
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.models.data.tables import column_names, has_names, select
 
-__all__ = ["Estimate", "Scored", "Unknown", "rows_of"]
+__all__ = ["Estimate", "Scored", "Unknown", "rows_of", "weight_argument"]
 
 _EQUATION_8 = (
     "the compound likelihood of soft classes (equation 8) is no law of labels: fit with "
@@ -256,6 +256,16 @@ class Scored:
         if self.is_classifier:
             return np.searchsorted(self.estimator.classes_, y)
         return self.slope * np.asarray(y, np.float64) + self.shift
+
+
+def weight_argument(model: Any) -> str:
+    """Name the argument of `fit` that hands weights to the estimator in a model."""
+    if isinstance(model, Pipeline):
+        name, last = model.steps[-1]
+        return f"{name}__{weight_argument(last)}"
+    if isinstance(model, TransformedTargetRegressor):
+        return weight_argument(model.regressor)
+    return "sample_weight"
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:

@@ -125,7 +125,7 @@ class Comparison:
             if cell.pointwise is None:
                 raise ValueError(f"{quantity!r} is no sum over rows.")
             apart = cell.pointwise - known[best].pointwise
-            behind[name] = summed_cell(apart, mean=quantity in _LESS_IS_BETTER)
+            behind[name] = summed_cell(apart, cell.weights, mean=quantity in _LESS_IS_BETTER)
         return behind
 
     def rows(self) -> list[dict[str, Any]]:
@@ -251,7 +251,7 @@ def compare(
         The rows and targets that they were fitted to, for cross-validation. Without them evidence,
         leave-one-out and stacking by it are compared.
     sample_weight
-        Repeat counts [n] that they were fitted with.
+        Weights [n] that they were fitted with. Of a pipeline the last step gets them alone.
     cv
         Number of folds, a splitter of scikit-learn's, or a list of pairs (train, test) of row
         indices. Each model is fitted anew to each fold, so this takes about that many times the
@@ -317,9 +317,8 @@ def compare(
     else:
         X, y = as_table(X), read_target(y)
         weights = read_weights(sample_weight, len(y))
-        row = np.repeat(np.arange(len(y)), weights)
         for name, each in scored.items():
-            require_fitted_to(name, each, X, y, row)
+            require_fitted_to(name, each, X, y, weights)
         folds = read_folds(cv, y, is_classifier, random_state)
         with workers(n_jobs):
             held_out = cross_validate(scored, X, y, weights, folds, error)

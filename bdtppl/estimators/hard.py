@@ -323,10 +323,11 @@ class TreeEstimator(HardParameters, TableEstimator):
         return PriorDraws(described, targets[None])
 
     def _rows_of_slots(self, tree: Tree) -> np.ndarray:
-        """Count the training rows that end in each slot of a tree, by their weights, [k]."""
+        """Count the training rows in each slot of a tree, [k], as often as whole weights say."""
         # Statistics do not tell: the prior of a leaf may have absorbed rows (smoothing).
         slots = route(tree.reshape(1), self.design_.matrix)[0]
-        return np.bincount(slots, self.design_.weights, minlength=tree.capacity)
+        weights = self.design_.weights if self.design_.has_whole_weights else None
+        return np.bincount(slots, weights, minlength=tree.capacity)
 
     def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
         """Get the rank-th most probable tree and the statistics of its slots."""

@@ -34,8 +34,15 @@ def data(subject: Subject) -> Iterator[Block]:
     rows, y = Rows.of(model), training_targets(model)
     used = counted(summary["rows"], "row was", "rows were")
     yield Text(f"{used} used to learn {subject.target}.")
+    if "pseudo_weight" in summary:
+        yield Text(
+            f"The likelihood of each row is raised to the power of its weight. The weights are no "
+            f"counts of rows and add up to {number(summary['pseudo_weight'])}, so the likelihood "
+            f"and the evidence are those of a pseudo-likelihood: probabilities are as sure as so "
+            f"many rows would make them."
+        )
     if subject.classes is not None:
-        counts = np.bincount(y, minlength=len(subject.classes))
+        counts = np.bincount(y, rows.weights, minlength=len(subject.classes))
         shares = (counts / counts.sum()).tolist()
         cells = [
             [str(name), f"{count:,.0f}", f"{share:.1%}"]

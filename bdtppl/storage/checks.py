@@ -155,7 +155,8 @@ def _require_design(posterior: Posterior | SumPosterior) -> None:
             _require_array(name, getattr(design, name), np.float64, (total,))
         _require(number == len(design.names) and (design.num_codes >= 1).all(), "codes")
         _require(isinstance(design.count, int) and 0 < design.count < 1 << 62, "numbers of rows")
-        cuts = design.cut_threshold
+        weight, cuts = design.pseudo_weight, design.cut_threshold
+        _require(weight is None or (isinstance(weight, float) and 0 < weight < np.inf), "weights")
         rises = (np.diff(cuts) > 0) | np.isin(np.arange(1, total), design.offset)
         _require(np.isneginf(cuts[design.offset[:-1]]).all() and rises.all(), "cut points")
         return

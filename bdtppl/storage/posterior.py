@@ -135,7 +135,8 @@ def _take(arrays: Arrays, names: Any) -> Arrays:
 
 def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
     if isinstance(design, RowlessDesign):
-        return {"names": list(design.names), "count": design.count}, _attributes(design, _ROWLESS)
+        of_rows = {"count": design.count, "pseudo_weight": design.pseudo_weight}
+        return {"names": list(design.names), **of_rows}, _attributes(design, _ROWLESS)
     return {"names": list(design.names)}, _attributes(design, _DESIGN)
 
 
@@ -147,7 +148,8 @@ def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:
     if column.shape != (len(names),) or starts[:1] != 1 or not np.isin(starts, (0, 1)).all():
         raise ValueError("features lie in no columns")
     if "count" in described:
-        return RowlessDesign(names=names, count=described["count"], **_take(arrays, _ROWLESS))
+        of_rows = {key: described[key] for key in described if key != "names"}
+        return RowlessDesign(names=names, **of_rows, **_take(arrays, _ROWLESS))
     sizes, thresholds = arrays["num_codes"], arrays["cut_threshold"]
     if len(sizes) != len(names) or (sizes < 1).any() or sizes.sum() != len(thresholds):
         raise ValueError("the numbers of codes do not add up")

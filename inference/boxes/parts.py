@@ -260,8 +260,10 @@ class Survey:
         int64 [columns]; rows without a value.
     count
         Number of rows, whatever their weights.
-    has_weights
-        Whether a row has another weight than 1.
+    total_weight
+        Sum of the weights of the rows.
+    has_weights, has_whole_weights
+        Whether a row has another weight than 1; whether all weights are whole.
     targets
         `Labels` or `TargetMoments`.
     """
@@ -270,7 +272,9 @@ class Survey:
     values: tuple[Any, ...]
     num_missing: np.ndarray
     count: int
+    total_weight: float
     has_weights: bool
+    has_whole_weights: bool
     targets: Any
 
     @classmethod
@@ -306,11 +310,9 @@ class Survey:
                 rest = present.sum() - sum(alone.values())
                 values.append({level: int(alone.get((level,), rest)) for level in column.levels})
             num_missing.append(int((~present).sum()))
-        has_weights = bool((weights != 1).any())
-        count = len(weights)
-        return cls(
-            schema.columns, tuple(values), np.array(num_missing), count, has_weights, targets
-        )
+        of_weights = float(weights.sum()), bool((weights != 1).any()), weights.dtype.kind == "i"
+        values, num_missing = tuple(values), np.array(num_missing)
+        return cls(schema.columns, values, num_missing, len(weights), *of_weights, targets)
 
     def merge(self, other: "Survey") -> "Survey":
         """Survey the rows of both.
@@ -330,7 +332,9 @@ class Survey:
             tuple(values for _, values in merged),
             self.num_missing + other.num_missing,
             self.count + other.count,
+            self.total_weight + other.total_weight,
             self.has_weights or other.has_weights,
+            self.has_whole_weights and other.has_whole_weights,
             self.targets.merge(other.targets),
         )
 
@@ -399,6 +403,7 @@ class Survey:
             column=schema.column,
             has_missing=np.array(has_missing),
             count=self.count,
+            pseudo_weight=None if self.has_whole_weights else self.total_weight,
         )
 
 

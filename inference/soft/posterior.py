@@ -163,6 +163,12 @@ class SoftPosterior:
         """Weights of the training rows, [N]."""
         return np.ones(len(self.y)) if self.weights is None else self.weights
 
+    @property
+    def pseudo_weight(self) -> float | None:
+        """Sum of weights that are no counts; None of counts."""
+        is_whole = self.weights is None or self.weights.dtype.kind == "i"
+        return None if is_whole else float(self.weights.sum())
+
     def in_units(
         self, model: SoftRegression, y: np.ndarray, loc: float, scale: float
     ) -> "SoftPosterior":

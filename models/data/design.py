@@ -109,6 +109,11 @@ class CutPoints:
         return self.weights.dtype.kind == "i"
 
     @property
+    def pseudo_weight(self) -> float | None:
+        """Sum of weights that are no counts, by which the likelihood is a pseudo-likelihood."""
+        return None if self.has_whole_weights else self.total_weight
+
+    @property
     def has_cut(self) -> np.ndarray:
         """Features with a cut, bool [d]; rules split on no other."""
         return self.num_codes > 1
@@ -373,6 +378,8 @@ class RowlessDesign(CutPoints):
         bool [d]; features with a missing value in training.
     count
         Number of training rows, whatever their weights.
+    pseudo_weight
+        Sum of weights that are no counts; None of counts.
     """
 
     num_codes: np.ndarray
@@ -384,6 +391,7 @@ class RowlessDesign(CutPoints):
     column: np.ndarray = field(repr=False)
     has_missing: np.ndarray
     count: int
+    pseudo_weight: float | None = None  # pyright: ignore
 
     num_rows: ClassVar[int] = 0
     """Number of rows that are kept."""
