@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
 @cache
 def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: int = 3):
-    """Simulate a table of a kind: "plain", "missing", "weights" for repeated rows, or "columns".
+    """Simulate a table of a kind: "plain", "missing", "weights" for rows with weights, or "columns".
 
     In the last one the first two features are 0 or 1, may miss values, and are one column.
     """
@@ -42,7 +42,7 @@ def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: 
     matrix = rng.integers(0, cuts + 1, (num_rows, features)).astype(float)
     matrix[: cuts + 1] = np.arange(cuts + 1)[:, None]  # every cut is there
     y = OFFSET + 0.8 * (matrix[:, 0] > 1) * (matrix[:, 1] > 0) + 0.5 * rng.normal(size=num_rows)
-    weights = rng.integers(1, 4, num_rows) if kind == "weights" else None
+    weights = 0.7 * rng.integers(1, 4, num_rows) if kind == "weights" else None
     if kind == "missing":
         matrix[rng.random(num_rows) < 0.3, 0] = np.nan
     column = None
@@ -85,11 +85,11 @@ def trees(of: Problem) -> list[tuple[tuple, float, list[np.ndarray]]]:
     number = Counter(feature for feature, *_ in every)
     column = of.design.column.tolist()
     num_columns = len(set(column))
-    prior, repeats = of.prior, of.design.weights
+    prior = of.prior
     is_left = {rule: goes_left(of, rule) for rule in every}
 
     def below(inside: np.ndarray, depth: int) -> list[tuple[tuple, float, list[np.ndarray]]]:
-        if repeats[inside].sum() < prior.min_leaf:
+        if inside.sum() < prior.min_leaf:
             return []
         split = prior.alpha * (1 + depth) ** -prior.beta if depth < prior.max_depth else 0.0
         found = [((LEAF,), math.log1p(-split), [inside])]
@@ -107,13 +107,12 @@ def trees(of: Problem) -> list[tuple[tuple, float, list[np.ndarray]]]:
 
 def log_marginal(of: Problem, leaves: list[np.ndarray], y: np.ndarray) -> float:
     """Log density of targets given which rows share leaf values, by the covariance of all."""
-    row = of.design.each_row()
-    indicator = np.array(leaves, float)[:, row]
-    covariance = VARIANCE * np.eye(len(row)) + LEAF_SCALE**2 * indicator.T @ indicator
-    r = y[row]
+    # The power of a normal density is, but for a constant, one of a variance divided by it.
+    indicator = np.array(leaves, float)
+    covariance = np.diag(VARIANCE / of.design.weights) + LEAF_SCALE**2 * indicator.T @ indicator
     sign, log_det = np.linalg.slogdet(2 * np.pi * covariance)
     assert sign > 0
-    return -0.5 * (log_det + r @ np.linalg.solve(covariance, r))
+    return -0.5 * (log_det + y @ np.linalg.solve(covariance, y))
 
 
 class Law(NamedTuple):
@@ -139,11 +138,11 @@ def law(of: Problem) -> Law:
 
 def values_given(of: Problem, leaves: list[list[np.ndarray]], rng) -> list[np.ndarray]:
     """Draw the values of all leaves given all structures, a list for each tree."""
-    row = of.design.each_row()
-    indicator = np.array(list(itertools.chain(*leaves)), float)[:, row]
-    precision = indicator @ indicator.T / VARIANCE + np.eye(len(indicator)) / LEAF_SCALE**2
+    indicator = np.array(list(itertools.chain(*leaves)), float)
+    weighted = indicator * of.design.weights / VARIANCE
+    precision = weighted @ indicator.T + np.eye(len(indicator)) / LEAF_SCALE**2
     covariance = np.linalg.inv(precision)
-    mean = covariance @ indicator @ (of.y - OFFSET)[row] / VARIANCE
+    mean = covariance @ weighted @ (of.y - OFFSET)
     values = rng.multivariate_normal(mean, covariance, method="cholesky")
     return np.split(values, np.cumsum([len(rows) for rows in leaves])[:-1])
 
@@ -200,7 +199,7 @@ def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda t
         room,
         kernel.rows.weights,
         1 / VARIANCE,
-        False,
+        of.design.has_weights,
         state.left[0],
         state.rule[0],
         state.value[0],
@@ -276,7 +275,7 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
 
     Without ``left`` it is one of a product of variances.
     """
-    prior, rows, repeats = kernel.prior, kernel.rows, kernel.design.weights
+    prior, rows = kernel.prior, kernel.rows
     if left is None:
         value[:] = 1.0
     chance = weight[rows.feature] / np.bincount(rows.feature, minlength=len(weight))[rows.feature]
@@ -300,7 +299,7 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
             leaf[inside[slot]] = slot
     if left is not None:
         left -= value[leaf]
-    return all(repeats[own].sum() >= prior.min_leaf for own in inside.values())
+    return all(own.sum() >= prior.min_leaf for own in inside.values())
 
 
 def numbers_of(kernel: AdditiveKernel, state) -> list[float]:

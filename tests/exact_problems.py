@@ -399,8 +399,9 @@ def _draw_case(rng, rules, num_features, priors, family, most_trees, fixed) -> C
         matrix = _random_matrix(rng, num_features, options)
         num_rows = len(matrix)
         weights = np.ones(num_rows, int)
-        if options["weighted"]:  # by counts, or by other numbers
-            weights = rng.integers(1, 4, num_rows) * (0.5 if num_rows % 2 else 1)
+        if options["weighted"]:  # by counts, or by other numbers, whose sums are exact
+            weights = rng.integers(1, 4, num_rows)
+            weights = weights / 2 + np.arange(num_rows) / 64 if num_rows % 2 else weights
         binning = options["binning"]
         constraints = Constraints(
             min_leaf=options["min_leaf"],

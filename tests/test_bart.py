@@ -216,17 +216,19 @@ def test_the_command_line_fits_sums_of_trees(tmp_path):
 # -------------------------------------------------------------------------- latent variables
 
 
+@pytest.mark.parametrize("shape", [1.0, 3.0, 0.3, 12.5])
 @pytest.mark.parametrize("tilt", [0.0, 0.7, 4.0, 30.0])
-def test_polya_gamma_variables_have_their_laplace_transform(tilt):
+def test_polya_gamma_variables_have_their_laplace_transform(tilt, shape):
     """Polson, Scott and Windle 2013, equation 4: a false alarm is one in 10^4."""
     drawn = np.empty(20_000)
-    draw_polya_gamma(np.full(20_000, tilt), np.random.default_rng(0), drawn)
+    given = np.full(20_000, tilt), np.full(20_000, shape)
+    draw_polya_gamma(*given, np.random.default_rng(0), drawn)
     for t in (0.5, 3.0):
-        expected = np.cosh(tilt / 2) / np.cosh(np.sqrt(tilt**2 / 4 + t / 2))
+        expected = (np.cosh(tilt / 2) / np.cosh(np.sqrt(tilt**2 / 4 + t / 2))) ** shape
         values = np.exp(-t * drawn)
         error = values.std() / np.sqrt(len(values))
         assert abs(values.mean() - expected) < stats.norm.isf(1e-4 / 4) * error
-        twin = np.cosh(tilt / 2 + 0.5) / np.cosh(np.sqrt((tilt + 1) ** 2 / 4 + t / 2))
+        twin = (np.cosh(tilt / 2 + 0.5) / np.cosh(np.sqrt((tilt + 1) ** 2 / 4 + t / 2))) ** shape
         assert abs(values.mean() - twin) > stats.norm.isf(1e-4 / 4) * error
 
 
@@ -234,7 +236,8 @@ def test_polya_gamma_variables_have_their_laplace_transform(tilt):
 def test_truncated_normals_follow_their_law(mean):
     drawn = np.empty(20_000)
     sign = np.arange(20_000) % 2 == 0
-    draw_truncated(np.where(sign, mean, -mean), sign, np.random.default_rng(1), drawn)
+    given = np.where(sign, mean, -mean), sign, np.ones(20_000)
+    draw_truncated(*given, np.random.default_rng(1), drawn)
     law = stats.truncnorm(-mean, np.inf, loc=mean)
     assert stats.kstest(np.where(sign, drawn, -drawn), law.cdf).pvalue > 1e-4
     wrong = stats.truncnorm(-mean - 0.5, np.inf, loc=mean + 0.5)

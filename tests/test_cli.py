@@ -901,7 +901,7 @@ def test_a_column_says_how_often_rows_count(tmp_path):
     table = write_table(tmp_path / "t.csv", columns)
     said = json.loads(run("fit", table, "--target", "y", "--weight", "often", "--json").stdout)
     assert (said["rows"], said["features"]) == (9, 1)
-    columns["often"][1] = 0.5
+    columns["often"][1] = -0.5
     table = write_table(tmp_path / "t.csv", columns)
     said = refusal("fit", table, "--target", "y", "--weight", "often")
     assert said.startswith("Column 'often', line 3: -0.5 is not a weight")

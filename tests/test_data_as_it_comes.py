@@ -306,23 +306,30 @@ def test_numbers_are_targets_of_regression_in_any_frame(library):
     assert model.summary()["rows"] == 30
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_weights_that_are_no_counts_are_refused(name):
+@pytest.mark.parametrize("name", slow_but(FAST, ESTIMATORS))
+def test_weights_are_any_numbers_and_a_row_without_weight_is_absent(name):
     frame, y = columns("pandas", missing=False)
-    with pytest.raises(ValueError, match=r"sample_weight, row 1: 0\.5 is not a repeat count"):
-        make(name).fit(frame, target(name, y), sample_weight=np.arange(NUM_ROWS) / 2)
+    weights, goal = np.arange(NUM_ROWS) % 4 / 3, target(name, y)
+    weighted = make(name).fit(frame, goal, sample_weight=weights)
+    kept = weights > 0
+    present = make(name).fit(frame[kept], goal[kept], sample_weight=weights[kept])
+    kind = "predict_proba" if name.endswith("Classifier") else "predict"
+    ours, theirs = (getattr(model, kind)(frame) for model in (weighted, present))
+    np.testing.assert_array_equal(ours, theirs)
+    assert weighted.summary()["pseudo_weight"] == pytest.approx(weights.sum())
+    assert weighted.summary()["rows"] == kept.sum()
+    assert "pseudo-likelihood" in str(weighted.summary())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: bdtppl.MetropolisTreeClassifier(chains=2, warmup=1, draws=1),
-        lambda: bdtppl.GFlowNetTreeClassifier(steps=1),
-    ],
-)
-def test_weights_that_would_fill_the_memory_are_refused(make):
+@pytest.mark.parametrize("name", ["GFlowNetTreeClassifier", "BARTClassifier"])
+def test_work_does_not_grow_with_weights(name):
     X, y = np.arange(4.0)[:, None], [0, 0, 1, 1]
-    with pytest.raises(ValueError, match="The weights of 4 rows add up to 400,000,000"):
-        make().fit(X, y, sample_weight=np.full(4, 10**8))
+    model = make(name).fit(X, y, sample_weight=np.full(4, 10**8))
+    assert len(model.posterior_.y) == 4
+    assert model.predict(X).tolist() == y
+
+
+def test_large_weights_leave_nothing_open():
+    X, y = np.arange(4.0)[:, None], [0, 0, 1, 1]
     model = bdtppl.ExactTreeClassifier(bins=None).fit(X, y, sample_weight=np.full(4, 10**8))
     np.testing.assert_allclose(model.predict_proba(X)[:, 1], [0, 0, 1, 1], atol=1e-7)

@@ -303,7 +303,9 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             "model": type(self).__name__,
             "tree": repr(posterior.model),
             "topology_prior": repr(self.topology_prior_),
-            "rows": len(posterior.y),
+            "rows": int(posterior.row_weights.sum())
+            if posterior.pseudo_weight is None
+            else len(posterior.y),
             "features": len(posterior.names),
             "sharpness": posterior.sharpness,
             "topologies_found": len(posterior.topologies),
@@ -335,7 +337,7 @@ class SoftTargets(RealTargets):
 
     model: SoftRegression | None
 
-    def _model_of(self, y: np.ndarray, weights: np.ndarray | None) -> SoftRegression:
+    def _model_of(self, y: np.ndarray, weights: np.ndarray | None = None) -> SoftRegression:
         if np.ptp(y) == 0:
             raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
         if self.model is None:
@@ -363,7 +365,7 @@ class SoftClasses(SoftClassParameters, ClassTargets):
             )
         return super().predict_proba_interval(X, level)
 
-    def _model_of(self, y: np.ndarray, weights: np.ndarray | None) -> SoftClassification:
+    def _model_of(self, y: np.ndarray, weights: np.ndarray | None = None) -> SoftClassification:
         num_classes = len(self.classes_)
         if self.model is None:
             concentration = (1.0,) * num_classes

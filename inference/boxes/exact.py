@@ -144,9 +144,11 @@ class BoxPosterior(ExactTrees):
         self._num_skipped = self.recursion.skipped
 
     def _count(self, values: np.ndarray) -> float:
-        """Count the rows behind sums of their values [s]."""
-        is_counted = not self._num_skipped and self.leaf.sums_to_rows
-        return float(values.sum() if is_counted else values[0])
+        """Count the rows behind sums of their values [s], as often as whole weights say."""
+        if self.recursion.most is None:  # the family's statistics do not tell
+            return float(values[0])
+        of_family = values[self._num_skipped :]
+        return float(of_family.sum() if self.leaf.sums_to_rows else of_family[0])
 
     def rows_of_slots(self, tree: Tree) -> np.ndarray:
         """Count the training rows in each slot of one tree of these boxes, float64 [k]."""

@@ -402,7 +402,7 @@ class Survey:
             is_indicator=schema.is_indicator,
             column=schema.column,
             has_missing=np.array(has_missing),
-            count=self.count,
+            count=int(self.total_weight) if self.has_whole_weights else self.count,
             pseudo_weight=None if self.has_whole_weights else self.total_weight,
         )
 
@@ -457,7 +457,7 @@ class BoxTally:
     low_edge, high_edge
         float64 [V]; as in `Design`.
     count
-        Number of rows, whatever their weights.
+        Number of rows, repeated as often as the weights say, if all of all parts are whole.
     """
 
     values: np.ndarray
@@ -489,7 +489,9 @@ class BoxTally:
         histograms = BoxHistograms(space, rows.shape[1], with_keys=with_keys)
         histograms.add(design.codes, rows, row_keys(design.codes) if with_keys else None)
         edges = design.low_edge, design.high_edge
-        return cls(*histograms.sums(), *edges, design.num_rows)
+        is_whole = cut_points.pseudo_weight is None
+        count = design.num_observations if is_whole else design.num_rows
+        return cls(*histograms.sums(), *edges, count)
 
     def merge(self, other: "BoxTally") -> "BoxTally":
         """Sum up the rows of both."""

@@ -30,7 +30,7 @@ from bdtppl.inference.boxes.tables import (
 from bdtppl.inference.boxes.weights import PriorGrid, leaf_tables
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.leaf_scores import leaf_scorer
+from bdtppl.models.hard.leaf_scores import has_whole_counts, leaf_scorer
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior
@@ -239,12 +239,11 @@ class Recursion:
         return score(list(flat.T)).reshape(values.shape[:-1])
 
     @cached_property
-    def _most(self) -> int | None:
+    def most(self) -> int | None:
         """Weight of all rows, if a compiled score reads it: weights are whole; else None."""
-        end = None if self.leaf.sums_to_rows else self.skipped + 1
-        weights = self.histograms.values[..., self.skipped : end]
+        values, end = self.histograms.values, None if self.leaf.sums_to_rows else self.skipped + 1
         is_whole = has_kernel(self.leaf)
-        is_whole &= not self.skipped or bool((weights == np.rint(weights)).all())
+        is_whole &= not self.skipped or has_whole_counts(self.leaf, values[..., self.skipped :])
         return round(self.histograms.total[self.skipped : end].sum()) if is_whole else None
 
     # Passes.
@@ -308,7 +307,7 @@ class Recursion:
         """Tables of a family's scores, or of no scores at all."""
         if leaf is None:
             return leaf_tables(self.leaf, None, self.skipped)._replace(is_silent=True)
-        return leaf_tables(leaf, self._most, self.skipped)
+        return leaf_tables(leaf, self.most, self.skipped)
 
     def outside(
         self,

@@ -10,7 +10,7 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseColumns
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.data.splits import Split, position_below
-from bdtppl.models.hard.leaf_scores import LeafScore, leaf_scorer
+from bdtppl.models.hard.leaf_scores import LeafScore, has_whole_counts, leaf_scorer
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs, weighs_each_cut
@@ -115,7 +115,11 @@ def pose(
         leaf,
         constraints,
         columns,
-        leaf_scorer(leaf, design.total_weight, is_whole=not smoothing and design.has_whole_weights),
+        leaf_scorer(
+            leaf,
+            design.total_weight,
+            is_whole=not smoothing and has_whole_counts(leaf, columns.statistics.T),
+        ),
         smoothing,
         split_precision,
         np.unique(model.y, return_inverse=True)[1].ravel() if stop_pure else None,

@@ -45,7 +45,7 @@ from bdtppl.models.arrays.bitsets import unpack
 from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, cached_in_float64, in_float64
 from bdtppl.models.arrays.threads import in_threads
-from bdtppl.models.hard.leaf_scores import leaf_scorer
+from bdtppl.models.hard.leaf_scores import has_whole_counts, leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import CountTable, Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
@@ -149,8 +149,8 @@ class ExactPosterior(ExactTrees):
     def _leaf_scores(self) -> jax.Array:
         """Log marginal of every subproblem, float64 [N padded]."""
         statistics = self.statistics
-        design = self.grammar.design
-        score = leaf_scorer(self.leaf, design.total_weight, is_whole=design.has_whole_weights)
+        is_whole = has_whole_counts(self.leaf, statistics)
+        score = leaf_scorer(self.leaf, self.grammar.design.total_weight, is_whole=is_whole)
         if isinstance(score, CountTable):
             statistics = statistics.astype(np.int64)
         return padded(score(list(statistics.T)), len(self.chart.has_rule))

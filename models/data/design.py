@@ -377,7 +377,7 @@ class RowlessDesign(CutPoints):
     has_missing
         bool [d]; features with a missing value in training.
     count
-        Number of training rows, whatever their weights.
+        Number of training rows, repeated as often as whole weights say.
     pseudo_weight
         Sum of weights that are no counts; None of counts.
     """

@@ -16,7 +16,7 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 
-__all__ = ["MOST_TABLED", "leaf_scorer"]
+__all__ = ["MOST_TABLED", "has_whole_counts", "leaf_scorer"]
 
 LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
 
@@ -42,6 +42,12 @@ def _score_compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
     return result
 
 
+def has_whole_counts(leaf: Leaf, statistics: np.ndarray) -> bool:
+    """Whether statistics [..., s] count whole rows, as tables and compiled scores need."""
+    counts = statistics if leaf.sums_to_rows else statistics[..., :1]
+    return bool((counts == np.rint(counts)).all())
+
+
 def leaf_scorer(leaf: Leaf, most: float, *, is_whole: bool) -> LeafScore:
     """Get a NumPy function from statistics [m], one array each, to log marginals [m].
 
@@ -52,7 +58,7 @@ def leaf_scorer(leaf: Leaf, most: float, *, is_whole: bool) -> LeafScore:
     most
         Largest weight of a set of rows.
     is_whole
-        Whether sets hold whole rows, and these have whole weights, as tables of counts need.
+        Whether sets hold whole rows (`has_whole_counts`).
     """
     if is_whole and has_kernel(leaf):
         if most <= MOST_TABLED and hasattr(leaf, "log_marginal_table"):

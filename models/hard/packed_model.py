@@ -18,7 +18,7 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.data.design import Design, midpoint
 from bdtppl.models.data.splits import split_number
-from bdtppl.models.hard.leaf_scores import MOST_TABLED
+from bdtppl.models.hard.leaf_scores import MOST_TABLED, has_whole_counts
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable
@@ -296,7 +296,7 @@ def _leaf_tables(model: TreeModel, num_rows: int, num_words: int) -> dict:
     statistics = np.pad(statistics, ((0, num_rows - design.num_rows), (0, 0)))
     most = padded_size(int(design.total_weight)) if design.has_weights else num_rows
     table = kernel = None
-    if design.has_whole_weights:
+    if has_whole_counts(leaf, statistics):
         kernel = LeafKernel.of(leaf, most)
         if most <= max(MOST_TABLED, num_rows) and hasattr(leaf, "log_marginal_table"):
             table = leaf.log_marginal_table(most)  # pyright: ignore[reportAttributeAccessIssue]

@@ -35,7 +35,7 @@ from bdtppl.models.arrays.bitsets import pack, unpack
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard.leaf_scores import leaf_scorer
+from bdtppl.models.hard.leaf_scores import has_whole_counts, leaf_scorer
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import CountTable
@@ -198,7 +198,7 @@ class TreeSearch:
             self.prior.counts_partitions,
             is_class and bool((own.sum(axis=1) == 1).all() and (size == 1).all()),
         )
-        self._score = leaf_scorer(leaf, design.total_weight, is_whole=design.has_whole_weights)
+        self._score = leaf_scorer(leaf, design.total_weight, is_whole=has_whole_counts(leaf, own))
 
     @staticmethod
     def _hash_keys(rng: np.random.Generator, num_words: int) -> np.ndarray:
