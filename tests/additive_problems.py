@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
 @cache
 def problem(kind: str, levels: int, num_trees: int, *, cuts: int = 3, features: int = 3):
-    """Simulate a table of a kind: "plain", "missing", "weights" for rows with weights, or "columns".
+    """Simulate a table: "plain", "missing", with "weights" of rows, or with "columns".
 
     In the last one the first two features are 0 or 1, may miss values, and are one column.
     """

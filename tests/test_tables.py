@@ -503,7 +503,7 @@ def test_masked_targets_and_weights_are_refused():
         GreedyModalTreeClassifier().fit(X, y)
     with pytest.raises(ValueError, match="y, row 3: the target is missing"):
         GreedyModalTreeRegressor().fit(X, y)
-    with pytest.raises(ValueError, match="sample_weight, row 3: .* got nan"):
+    with pytest.raises(ValueError, match=r"sample_weight, row 3: .* got nan"):
         GreedyModalTreeRegressor().fit(X, y.data, y + 1)
     labels = GreedyModalTreeClassifier().fit(X, np.ma.array(y.data)).classes_
     assert labels.dtype.kind == "i"
