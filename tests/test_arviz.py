@@ -144,25 +144,25 @@ def test_same_seed_gives_the_same_predictive_draws():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [TASKS[0], pytest.param(TASKS[1], marks=pytest.mark.slow)])
-def test_weighted_rows_are_repeated_rows(task):
+def test_rows_leave_with_all_their_weight(task):
     matrix, forest = np.array([[0.0], [1.0], [2.0]]), [LEAF, split(0, 0.5)]
     if task == "classification":
         y, leaf = np.array([0, 1, 1]), DirichletCategorical.symmetric(2)
     else:
         y, leaf = np.array([0.1, 0.5, 2.0]), NormalInverseGamma(1.0)
-    options = {"shape": (1, 2), "leaf": leaf}
-    weighted = posterior_of(forest, matrix=matrix, y=y, weights=[2, 1, 3], **options)
-    rows = [0, 0, 1, 2, 2, 2]
-    repeated = posterior_of(forest, matrix=matrix[rows], y=y[rows], **options)
-    weighted, repeated = (to_arviz(p, random_state=0) for p in (weighted, repeated))
-    assert weighted.constant_data["row"].values.tolist() == rows
-    for group, name in [
-        ("log_likelihood", "y"),
-        ("posterior_predictive", "y"),
-        ("observed_data", "y"),
-        ("constant_data", "X"),
-    ]:
-        xr.testing.assert_allclose(weighted[group][name], repeated[group][name], atol=2e-9)
+    options, weights = {"shape": (1, 2), "leaf": leaf}, np.array([2.0, 1.0, 0.7])
+    weighted = posterior_of(forest, matrix=matrix, y=y, weights=weights, **options)
+    data = to_arviz(weighted, random_state=0)
+    np.testing.assert_array_equal(data.constant_data["weight"], weights)
+    own = np.asarray(leaf.statistics(y, weights))
+    for draw, leaves in enumerate([[[0, 1, 2]], [[0], [1, 2]]]):
+        for rows in leaves:
+            for row in rows:
+                with jax.enable_x64(True):
+                    total = leaf.log_marginal(own[rows].sum(axis=0))
+                    rest = leaf.log_marginal(own[rows].sum(axis=0) - own[row])
+                found = data.log_likelihood["y"].values[0, draw, row]
+                assert found == pytest.approx(float(total - rest), abs=2e-9)
 
 
 # -------------------------------------------------------------------------------- ArviZ's word

@@ -220,9 +220,8 @@ def test_what_is_no_fitted_model_is_refused(models):
 
 
 @pytest.mark.slow
-def test_weighted_rows_are_repeated_rows():
+def test_scores_are_weighted():
     weights = np.arange(24) % 3
-    row = np.repeat(np.arange(24), weights)
     weighted = GreedyModalTreeRegressor().fit(X, Y, sample_weight=weights)
     folds = [(np.arange(12), np.arange(12, 24)), (np.arange(12, 24), np.arange(12))]
     found = compare({"it": weighted}, X, Y, sample_weight=weights, cv=folds).cells["it"]
@@ -230,7 +229,7 @@ def test_weighted_rows_are_repeated_rows():
     for train, test in folds:
         model = GreedyModalTreeRegressor().fit(X[train], Y[train], sample_weight=weights[train])
         log_score += weights[test] @ model._mixture(X[test]).log_density(Y[test])
-    assert len(found["log_score"].pointwise) == len(row)
+    assert len(found["log_score"].pointwise) == (weights > 0).sum()
     assert found["log_score"].value == pytest.approx(log_score)
 
 
