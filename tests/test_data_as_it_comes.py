@@ -165,7 +165,9 @@ def test_a_value_that_was_never_missing_is_read_as_the_usual_one():
     np.testing.assert_array_equal(found, model.predict(filled))
 
 
-@pytest.mark.parametrize("name", slow_but(FAST, FITTED, few=4))
+# Soft trees are compared by their densities (`tests/test_weights.py`): chains in single precision
+# go apart by rounding.
+@pytest.mark.parametrize("name", slow_but(FAST, [n for n in FITTED if not n.startswith(SOFT)]))
 def test_a_row_that_counts_twice_is_two_rows(name):
     frame, y = columns("pandas", missing=False)
     count, goal = 1 + np.arange(NUM_ROWS) % 3, target(name, y)
