@@ -331,7 +331,7 @@ def _states_of(rngs: list[np.random.Generator]) -> list[Any]:
 class _Moves:
     """What moves the chains of one run, with how NUTS is tuned to the topologies that they met."""
 
-    def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool, weights):
+    def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool, weights=None):
         self.settings, self.given, self.hard_inputs = settings, (model, x, y), hard_inputs
         self.density = cache(lambda n: SoftDensity.filled_up(model, x, y, n, hard_inputs, weights))
         self.weights = weights

@@ -122,7 +122,8 @@ class Recursion:
         leaf: Leaf,
     ):
         self.leaf = leaf
-        of_leaf = jax.eval_shape(leaf.statistics, np.zeros(1), np.zeros(1))
+        with jax.enable_x64(True):
+            of_leaf = jax.eval_shape(leaf.statistics, np.zeros(1), np.zeros(1))
         self.skipped = histograms.num_values - of_leaf.shape[1]
         """1 where the histograms begin with a count of rows, else 0."""
         self.design, self.space, self.histograms = design, space, histograms
