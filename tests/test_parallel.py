@@ -1,5 +1,6 @@
 """Tasks over workers: the bits of one process, and clear errors where workers are lost."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -114,22 +115,9 @@ def test_cross_validation_of_scikit_learn_takes_workers():
         np.testing.assert_array_equal(cross_val_score(model, X, LABELS, cv=3, n_jobs=2), alone)
 
 
-PARTICLES = ParticleTreeRegressor(particles=30, runs=4, random_state=0)
-
-
 @pytest.fixture
 def one_run_a_task(monkeypatch):
     monkeypatch.setattr("bdtppl.inference.particle.sample._WORK_AT_ONCE", 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*not to be relied on")
-def test_particle_filters_have_the_same_bits_with_workers(one_run_a_task):
-    alone = clone(PARTICLES).fit(X, Y)
-    with parallel_config("threading"):
-        with_workers = clone(PARTICLES).set_params(n_jobs=2).fit(X, Y)
-    np.testing.assert_array_equal(with_workers.predict(X), alone.predict(X))
-    np.testing.assert_array_equal(with_workers.log_partition_of_run_, alone.log_partition_of_run_)
 
 
 # Processes, of this machine and of a dask cluster.
@@ -226,27 +214,30 @@ def test_a_cluster_gives_the_same_bits(alone, address, tmp_path):
 
 CHAINS = {
     "metropolis": MetropolisTreeRegressor(
-        chains=4, warmup=64, draws=40, temperatures=8, random_state=0
+        chains=4, warmup=64, draws=40, temperatures=8, extensions=0, random_state=0
     ),
-    "bart": BARTRegressor(trees=10, chains=2, warmup=60, draws=80, random_state=0),
-    "particle": PARTICLES,
+    "bart": BARTRegressor(trees=10, chains=2, warmup=60, draws=80, extensions=0, random_state=0),
+    "particle": ParticleTreeRegressor(particles=30, runs=4, random_state=0),
 }
+
+
+def predicted(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so short chains disagree
+        return clone(CHAINS[name]).fit(X, Y).predict(X)
+
+
+predicted_alone = functools.cache(predicted)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", CHAINS)
 def test_chains_and_runs_have_the_same_bits_with_workers(name, address, one_run_a_task):
-    def predicted():
-        return clone(CHAINS[name]).fit(X, Y).predict(X)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # so short chains disagree
-        alone = predicted()
-        with parallel_config("threading", n_jobs=2):
-            np.testing.assert_array_equal(predicted(), alone)
-        with workers(dask=address):
-            np.testing.assert_array_equal(predicted(), alone)
+    with parallel_config("threading", n_jobs=2):
+        np.testing.assert_array_equal(predicted(name), predicted_alone(name))
+    with workers(dask=address):
+        np.testing.assert_array_equal(predicted(name), predicted_alone(name))
 
 
 @pytest.mark.slow
@@ -302,33 +293,23 @@ def test_no_scheduler_is_said_in_one_sentence():
 
 
 ON_DEVICES = """
-import warnings
 import jax
-import numpy as np
-from bdtppl import MetropolisTreeRegressor, ParticleTreeRegressor
+import test_parallel
 from bdtppl.inference.particle import sample
 sample._WORK_AT_ONCE = 1.0
-warnings.simplefilter("ignore")
-X = np.random.default_rng(0).uniform(size=(60, 2))
-settings = {"chains": 4, "warmup": 64, "draws": 40, "temperatures": 16, "extensions": 0}
-chains = MetropolisTreeRegressor(**settings, random_state=0)
-runs = ParticleTreeRegressor(particles=30, runs=4, random_state=0)
-fitted = [model.fit(X, X[:, 0] > 0.5).predict(X).tolist() for model in (chains, runs)]
+fitted = [test_parallel.predicted(name).tolist() for name in ("metropolis", "particle")]
 print(len(jax.devices()), fitted)
 """
 
 
 @pytest.mark.slow
-def test_any_number_of_devices_gives_the_same_bits():
-    def printed(number):
-        flag = f"--xla_force_host_platform_device_count={number}"
-        flags = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flag}"}
-        command = [sys.executable, "-c", ON_DEVICES]
-        run = subprocess.run(
-            command, env=os.environ | flags, capture_output=True, text=True, check=True
-        )
-        return run.stdout.split(maxsplit=1)
-
-    (one, alone), (two, dealt) = printed(1), printed(2)
-    assert (one, two) == ("1", "2")
-    assert dealt == alone
+def test_any_number_of_devices_gives_the_same_bits(one_run_a_task):
+    assert len(jax.devices()) == 1
+    alone = [predicted_alone(name).tolist() for name in ("metropolis", "particle")]
+    environment = os.environ | {
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
+        "PYTHONPATH": os.path.dirname(__file__),
+    }
+    command = [sys.executable, "-c", ON_DEVICES]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == f"2 {alone}\n"
