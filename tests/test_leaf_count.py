@@ -36,6 +36,7 @@ from bdtppl.models.priors import LeafPenalty
 
 CAPACITY = 15
 DRAWS = 20_000
+NUM_CHAINS = 8_000
 # Compiling is what takes time, so most cases are left to the slow run.
 FAST = ("leaf count", "cuts", "classes", 0, {"max_depth": None})
 CASES = [
@@ -268,11 +269,12 @@ def test_states_score_as_the_enumeration_does():
 def check_invariance(case, prior, num_steps):
     with jax.enable_x64(True):
         start = chains.Chains(case, prior, CAPACITY)
-        found = start.walked(LocalMoves.of(CHIPMAN), DRAWS, num_steps)
+        found = start.walked(LocalMoves.of(CHIPMAN), NUM_CHAINS, num_steps)
     assert ep.g_test(Counter(found), case.probabilities) > FALSE_ALARM
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("prior", "rules", "num_steps"), [("leaf count", "gaps", 1), ("pinball", "cuts", 10)]
 )
@@ -286,7 +288,7 @@ def test_exact_draws_stay_exact(prior, rules, num_steps):
 def test_chains_of_another_prior_are_noticed():
     case = the_case("pinball", "cuts", "classes", 7, {})
     with pytest.raises(AssertionError):
-        check_invariance(case, Pinball(2.1, max_leaves=lp.MAX_LEAVES, rules="cuts"), 20)
+        check_invariance(case, Pinball(2.1, max_leaves=lp.MAX_LEAVES, rules="cuts"), 10)
 
 
 @pytest.mark.slow
