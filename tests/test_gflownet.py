@@ -652,12 +652,13 @@ def of_iris(split_seed, max_depth, grid):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_trajectory_balance_learns_iris_at_two_levels_of_splits():
     model, made_of, exact = of_iris(1, max_depth=2, grid=9)
     assert abs(exact.log_partition - -31.929350) < 1e-6
-    settings = PolicySettings(num_steps=2000)
-    with jax.enable_x64(True):
-        policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts)
+    settings = PolicySettings(num_steps=3000, learning_rate=0.01)
+    with jax.enable_x64(True):  # a small policy learns this in less time than the usual one
+        policy = PathPolicy(ep.key(0), made_of.num_features, made_of.num_cuts, num_hidden=64)
     learner = begin_training(ep.key(1), made_of, policy, settings)
     learner, _ = train(ep.key(2), made_of, learner, settings)
     drawn = sample(ep.key(3), made_of, learner.policy, TreeModel(*model), chains=4, draws=1024)
