@@ -1,5 +1,6 @@
 """Frequencies of topologies against evidences by quadrature."""
 
+import functools
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
@@ -86,7 +87,7 @@ def test_arrays_of_a_walk():
 )
 def test_frequencies_of_topologies(hard, kernel, tries):
     settings = replace(SETTINGS, sampler=replace(SETTINGS.sampler, kernel=kernel), tries=tries)
-    walk = walked(1000, hard=hard, settings=settings)
+    walk = walked(500, hard=hard, settings=settings)
     check_frequencies(walk, SHAPES, exact_probabilities(hard))
 
 
@@ -125,7 +126,7 @@ def test_a_lost_ratio_of_proposals_is_noticed(monkeypatch):
 
     monkeypatch.setattr(rjhmc._Moves, "_proposed", lost)
     with pytest.raises(AssertionError):
-        check_frequencies(walked(300), SHAPES, exact_probabilities(hard=False))
+        check_frequencies(walked(150), SHAPES, exact_probabilities(hard=False))
 
 
 def test_what_a_jump_keeps():
@@ -206,8 +207,9 @@ def test_when_chains_are_compared():
     assert not RJHMC(restarts=0).stages(1000)
 
 
-def check_masses(hard):
-    """All topologies here are one mode; its mass is estimated from the likeliest topology."""
+@functools.cache
+def long_path(hard):
+    """A run, and 400 iterations of eight chains."""
     run = rjhmc._Moves(
         SETTINGS, jax.random.key(0), MODEL, sp.X[:ROWS, : 2 if hard else 1], sp.Y[:ROWS], hard
     )
@@ -216,6 +218,12 @@ def check_masses(hard):
         path = [run.started(rngs)]
         for _ in range(400):
             path.append(run._iteration(rngs, path[-1]))
+    return run, path
+
+
+def check_masses(hard):
+    """All topologies here are one mode; its mass is estimated from the likeliest topology."""
+    run, path = long_path(hard)
     estimates = [run._log_mass(places[100:]) for places in zip(*path, strict=True)]
     expected = np.log(sum(weights(hard)))
     # No law of the same covariance has more entropy than the normal one, so estimates lie too high:
@@ -225,12 +233,14 @@ def check_masses(hard):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize("hard", [False, True], ids=["directions", "hard inputs"])
 def test_masses_of_modes_are_about_the_evidence(hard):
     check_masses(hard)
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_lost_volumes_of_modes_are_noticed(monkeypatch):
     monkeypatch.setattr(rjhmc, "log_masses", lambda position, log_density: log_density.mean(axis=1))
     with pytest.raises(AssertionError):
