@@ -268,6 +268,7 @@ def test_unnormalised_weights_that_are_taken_for_normalised_ones_are_noticed():
 # ------------------------------------------------------------------------------- whole walks
 
 
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("kernel", "num_steps"),
     slow_but((), [(IN_PAIRS[0], 5), (FAST, 20)]),
