@@ -667,6 +667,7 @@ def test_with_normal_targets_it_has_the_posterior_of_the_estimator():
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_bands_of_simulated_counts_cover():
     """90 % bands of f and r over 40 simulated tables; binomial bounds at a false alarm of 1e-3."""
     X, exposure, *_ = table(80)
