@@ -190,9 +190,13 @@ def structure_of(kernel: AdditiveKernel, rule: np.ndarray) -> tuple:
     return tuple(visit(tree, 0) for tree in rule)
 
 
-def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda tables: tables):
+def prior_of(of: Problem, kernel: AdditiveKernel):
+    """Look up what sweeps read of the prior, at equal weights of features."""
+    return tables.prior_tables(of.prior, kernel.rows, kernel.init().feature_weight)
+
+
+def moved(kernel: AdditiveKernel, state, prior, room, rng):
     """Sweep once at the known noise variance."""
-    prior = change(tables.prior_tables(of.prior, kernel.rows, state.feature_weight))
     sweep(
         kernel.rows,
         prior,
@@ -210,16 +214,16 @@ def moved(of: Problem, kernel: AdditiveKernel, state, room, rng, change=lambda t
     return state
 
 
-def after_moves(of: Problem, moves, starts: int, sweeps: int = 3, **changes):
+def after_moves(of: Problem, moves, starts: int, change=lambda tables: tables):
     """Start at draws of the enumerated law, move, and count where the moves end."""
     known, kernel = law(of), of.kernel(moves)
-    rng, room = np.random.default_rng(5), kernel.make_room()
+    rng, room, prior = np.random.default_rng(5), kernel.make_room(), change(prior_of(of, kernel))
     ended: Counter = Counter()
     for k in rng.choice(len(known.probability), starts, p=known.probability):
         values = values_given(of, known.leaves[k], rng)
         state = as_state(of, kernel, known.structures[k], known.leaves[k], values)
-        for _ in range(sweeps):
-            moved(of, kernel, state, room, rng, **changes)
+        for _ in range(3):
+            moved(kernel, state, prior, room, rng)
         ended[structure_of(kernel, state.rule[0])] += 1
     expected = dict(zip(known.structures, known.probability.tolist(), strict=True))
     return ended, expected
