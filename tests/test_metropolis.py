@@ -256,11 +256,7 @@ def check_invariance(case, num_chains, num_steps, kernel=LOCAL):
 
 
 @pytest.mark.slow
-def test_exact_draws_stay_exact():
-    check_invariance(ep.random_case("depth decay, gaps", "classes", 7), NUM_CHAINS, 5)
-
-
-@pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("model", "family", "num_steps"),
     [(*case, 20) for case in CASES[1:3]],  # classes and values, gaps and cuts
@@ -270,6 +266,7 @@ def test_exact_draws_stay_exact_under_every_prior(model, family, num_steps):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 @pytest.mark.parametrize(
     ("kernel", "model", "num_steps"),
     [
@@ -346,17 +343,20 @@ def check_rotations(kernel, num_steps):
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_exact_draws_stay_exact_under_rotations():
     check_rotations(ROTATIONS, 50)
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_rotations_that_are_hardly_ever_rejected_are_noticed():
     with pytest.raises(AssertionError):
         check_rotations(Reckless(ROTATIONS.log_probability), 5)
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_a_kernel_that_forgets_the_prior_is_noticed():
     @pytree_dataclass
     class Forgetful(moves.LocalMoves):
