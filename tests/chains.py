@@ -67,8 +67,8 @@ class Chains:
         number = np.random.default_rng(seed).choice(len(p), num_chains, p=p)
         return number, jax.tree.map(lambda a: a[number], self.state)
 
-    def walked(self, kernel, num_chains, num_steps):
-        """Rule-trees after some steps from exact draws."""
+    def walked(self, kernel, num_chains, num_steps, power=1.0):
+        """Rule-trees after some steps from exact draws, under a power of the likelihood."""
         _, state = self.drawn(num_chains)
         _, kept, _ = walk_chains(
             jax.random.split(ep.key(1), num_chains),
@@ -76,7 +76,7 @@ class Chains:
             state,
             self.model,
             kernel,
-            jnp.ones(num_chains),
+            jnp.full(num_chains, power),
             num_draws=1,
             thin=num_steps,
         )

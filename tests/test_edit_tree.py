@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chains import nested
 from edit_law import edited_trees
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
-from test_regrow import CAPACITY, names, nested
+from test_regrow import CAPACITY, names
 from tiers import few_of
 
 import bdtppl
@@ -156,7 +157,7 @@ def tree_at_the_start(case):
 
 
 def begun(case, tabled, start):
-    tree = Tree.from_nested(nested(case, start)).reshape(1)
+    tree = Tree.from_nested(nested(case.problem, start)).reshape(1)
     shape = as_shape(tabled, case.design, tree, CAPACITY)
     return RegrowEdits(shape, jnp.float64(PROBABILITY)), initial_edits(
         tabled, shape, NUM_CHAINS, MAX_EDITS
@@ -210,7 +211,7 @@ def test_sequences_are_drawn_from_the_law_of_edits(model, family):
 def test_probabilities_of_trees_are_sums_over_sequences(model, family):
     case = small_case(model, family)
     start = tree_at_the_start(case)
-    tree = Tree.from_nested(nested(case, start))
+    tree = Tree.from_nested(nested(case.problem, start))
     prior = EditTree(tree, PROBABILITY, case.prior)
     trees, probability, rest = edited_trees(
         case.design, prior, case.constraints, max_edits=MAX_EDITS

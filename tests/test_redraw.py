@@ -149,18 +149,7 @@ def walked(case, kernel, num_steps, power=1.0):
     likelihood = np.array([scores[tree].log_likelihood for tree in start.trees])
     start.probability = start.probability * np.exp((power - 1) * likelihood)
     start.probability /= start.probability.sum()
-    _, state = start.drawn(NUM_CHAINS)
-    _, kept, _ = walk_chains(
-        jax.random.split(ep.key(1), NUM_CHAINS),
-        jnp.int32(0),
-        state,
-        start.model,
-        kernel,
-        jnp.full(NUM_CHAINS, power),
-        num_draws=1,
-        thin=num_steps,
-    )
-    found = Counter(start.read(jax.tree.map(lambda a: np.asarray(a)[0], kept.shape)))
+    found = Counter(start.walked(kernel, NUM_CHAINS, num_steps, power))
     return found, dict(zip(start.trees, start.probability, strict=True))
 
 

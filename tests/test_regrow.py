@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chains import nested
 from test_metropolis import check_invariance, posed
 from tiers import few_of, slow_but
 
@@ -178,27 +179,9 @@ def names(case, tabled, shape):
 
 def states_of_all_trees(case, tabled):
     trees = Tree.concatenate(
-        [Tree.from_nested(nested(case, tree)).reshape(1) for tree in case.probabilities]
+        [Tree.from_nested(nested(case.problem, tree)).reshape(1) for tree in case.probabilities]
     )
     return state_of(tabled, as_shape(tabled, case.design, trees, CAPACITY))
-
-
-def nested(case, tree):
-    if isinstance(tree, en.Leaf):
-        return {}
-    feature, low, high, missing_left = tree.rule
-    if case.problem.rules == "cuts":
-        threshold = case.design.cut_threshold[case.design.offset[feature] + high]
-    else:
-        ends = case.problem.bucket_high[feature][low], case.problem.bucket_low[feature][high]
-        threshold = sum(ends) / 2
-    return {
-        "feature": feature,
-        "threshold": threshold,
-        "missing_left": missing_left,
-        "left": nested(case, tree.left),
-        "right": nested(case, tree.right),
-    }
 
 
 def check_steps(case, kernel, number=0, mistake=(1.0, 0.0)):
