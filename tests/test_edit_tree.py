@@ -360,6 +360,7 @@ def test_a_tree_between_rows_of_one_bin_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.runs_long
 def test_nodes_that_the_base_never_splits_are_no_place_for_a_split():
     design = Design.from_matrix(np.arange(4.0)[:, None])
     base = Program(lambda node: jnp.where(node.depth < 1, 0.5, 0.0), rules="cuts")
