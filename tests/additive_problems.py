@@ -203,7 +203,7 @@ def moved(kernel: AdditiveKernel, state, prior, room, rng):
         room,
         kernel.rows.weights,
         1 / VARIANCE,
-        of.design.has_weights,
+        kernel.design.has_weights,
         state.left[0],
         state.rule[0],
         state.value[0],

@@ -353,7 +353,8 @@ def test_compiled_scores_are_the_log_marginals_within_their_tables_and_beyond(le
     for num_rows in (4, 1000, 10**12):
         kernel = LeafKernel.of(leaf, num_rows)
         np.testing.assert_allclose(kernel(list(sets)), expected, rtol=1e-12, atol=1e-12)
-        scores = leaf_scores.leaf_scorer(leaf, max(num_rows, 1000))(list(sets.astype(int)))
+        scorer = leaf_scores.leaf_scorer(leaf, max(num_rows, 1000), is_whole=True)
+        scores = scorer(list(sets.astype(int)))
         whole = leaf.log_marginal(sets.astype(int).T.astype(float))
         np.testing.assert_allclose(scores, whole, rtol=1e-12, atol=1e-12)
     assert not np.isclose(kernel(list(sets + 1)), expected).any()

@@ -145,11 +145,11 @@ def test_regression_is_equation_9_with_its_priors(options):
 class WithoutNormaliser(SoftClassification):
     """Leaves out Gamma(A) / prod Gamma(alpha), as the authors' program does."""
 
-    def log_compound(self, reached, y):
-        nothing = super().log_compound(jnp.zeros_like(reached), y)
+    def log_compound(self, reached, y, weights=1.0):
+        nothing = super().log_compound(jnp.zeros_like(reached), y, weights)
         alpha = jnp.asarray(self.concentration)
         constant = jax.scipy.special.gammaln(alpha.sum()) - jax.scipy.special.gammaln(alpha).sum()
-        return super().log_compound(reached, y) - nothing - len(reached) * constant
+        return super().log_compound(reached, y, weights) - nothing - len(reached) * constant
 
 
 @pytest.mark.parametrize("likelihood", ["compound", "mixture"])
