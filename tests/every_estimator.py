@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import bdtppl
 from bdtppl.models.soft.tree import SoftClassification
 
-__all__ = ["FITS", "FAST", "KINDS", "NEW", "X", "Y", "fitted", "new"]
+__all__ = ["DCC", "RJHMC", "FITS", "FAST", "KINDS", "NEW", "X", "Y", "fitted", "new"]
 
 _RNG = np.random.default_rng(0)
 X = _RNG.uniform(size=(30, 2)).round(2)
@@ -20,7 +20,7 @@ Y = 3.0 * _IS_HIGH + _RNG.normal(0, 0.5, 30)
 LABELS = np.where(_IS_HIGH ^ (_RNG.random(30) < 0.1), "high", "low")
 
 _MIXTURE = SoftClassification(concentration=(1.0, 1.0), likelihood="mixture")
-_DCC = {
+DCC = {
     "iterations": 2,
     "initial_trees": 10,
     "activation_count": 0,
@@ -29,7 +29,7 @@ _DCC = {
     "draws": 50,
     "max_splits": 1,
 }
-_RJHMC = {"chains": 2, "burn_in": 10, "draws": 30, "warmup": 60, "max_splits": 1}
+RJHMC = {"chains": 2, "burn_in": 10, "draws": 30, "warmup": 60, "max_splits": 1}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "ExactTree": {"bins": 5, "draws": 50},
     "GreedyModalTree": {"num_roots": 3},
@@ -37,8 +37,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "MetropolisTree": {"temperatures": 2, "warmup": 200, "draws": 50, "thin": 5},
     "ParticleTree": {"particles": 30, "runs": 4},
     "GFlowNetTree": {"grid": 5, "max_depth": 2, "steps": 5, "draws": 50},
-    "DCCTree": _DCC,
-    "RJHMCTree": _RJHMC,
+    "DCCTree": DCC,
+    "RJHMCTree": RJHMC,
 }
 KINDS = tuple(_SETTINGS)
 FITS = [f"{kind}{task}" for kind in KINDS for task in ("Classifier", "Regressor")]

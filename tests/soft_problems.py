@@ -27,7 +27,7 @@ class Quadrature(NamedTuple):
     sd: dict[str, np.ndarray]
 
 
-def _reached(code, distance):
+def leaf_shares(code, distance):
     """Probabilities of leaves [leaf, ...] by recursion; distance [split, ...] in preorder."""
     number = iter(range(len(distance)))
 
@@ -56,7 +56,7 @@ def quadrature(
         [np.log(np.prod(each)) for each in itertools.product(weights / 2, repeat=num_splits)]
     )
     distance = (cuts[:, :, None] - looked_at[None]) / SHARPNESS  # [cut, split, row]
-    reached = _reached(code, np.moveaxis(distance, 0, 1).reshape(num_splits, len(cuts), len(y)))
+    reached = leaf_shares(code, np.moveaxis(distance, 0, 1).reshape(num_splits, len(cuts), len(y)))
     values, vectors = np.linalg.eigh(np.einsum("ktn,ltn->tkl", reached, reached))
     away = y - LOC
     turned = np.einsum("tkl,ktn,n->tl", vectors, reached, away)

@@ -5,6 +5,7 @@ import warnings
 from functools import partial
 
 import arviz
+import every_estimator
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -40,17 +41,7 @@ pytestmark = [  # they are short
     pytest.mark.filterwarnings("ignore:In burn-in all chains"),
 ]
 
-DCC = {
-    "iterations": 2,
-    "initial_trees": 10,
-    "activation_count": 0,
-    "chains": 2,
-    "warmup": 60,
-    "draws": 50,
-    "max_splits": 1,
-    "random_state": 0,
-}
-RJHMC = {"chains": 2, "burn_in": 10, "draws": 30, "warmup": 60, "max_splits": 1, "random_state": 0}
+DCC, RJHMC = every_estimator.DCC | {"random_state": 0}, every_estimator.RJHMC | {"random_state": 0}
 X = np.random.default_rng(0).uniform(10, 20, (40, 2))
 IS_HIGH = X[:, 1] > 15
 Y = np.where(IS_HIGH, 3.0, -2.0) + np.random.default_rng(1).normal(0, 0.3, 40)

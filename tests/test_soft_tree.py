@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from jax.scipy.special import expit
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import log_density
 from scipy import stats
+from soft_problems import leaf_shares
 from tiers import slow_but
 
 from bdtppl.models.leaves import DirichletCategorical
@@ -37,26 +37,11 @@ def splits(shape, seed=0):
     return rng.dirichlet(np.ones(3), shape.num_splits), rng.random(shape.num_splits)
 
 
-def walked(code, distance):
-    """Probabilities of leaves by recursion, of one row; distances in preorder."""
-    number = iter(range(len(distance)))
-
-    def walk(place, probability):
-        if code[place] == "0":
-            return place + 1, [probability]
-        left = expit(distance[next(number)])
-        middle, on_left = walk(place + 1, probability * left)
-        end, on_right = walk(middle, probability * (1 - left))
-        return end, on_left + on_right
-
-    return walk(0, 1.0)[1]
-
-
 @pytest.mark.parametrize("shape", slow_but(SHAPES[-1:], SHAPES), ids=lambda shape: shape.code)
 def test_probabilities_of_leaves(shape):
     direction, threshold = splits(shape)
     found = leaf_probabilities(shape.paths, X, jnp.asarray(direction), jnp.asarray(threshold), 0.3)
-    expected = [walked(shape.code, (threshold - direction @ x) / 0.3) for x in X]
+    expected = [leaf_shares(shape.code, (threshold - direction @ x) / 0.3) for x in X]
     np.testing.assert_allclose(found.T, expected, rtol=1e-12)
     np.testing.assert_allclose(found.sum(axis=0), 1, rtol=1e-12)
     inputs = np.arange(shape.num_splits) % 3
@@ -123,7 +108,7 @@ def test_regression_is_equation_9_with_its_priors(options):
     shape = Topology("10100")
     values = regression_values(shape, model.by_leaf)
     reached = np.array(
-        [walked(shape.code, (values["threshold"] - values["direction"] @ x) / 0.1) for x in X]
+        [leaf_shares(shape.code, (values["threshold"] - values["direction"] @ x) / 0.1) for x in X]
     )
     noise = np.broadcast_to(values["noise"], 3)
     variance = reached @ (noise**2 if model.noise_on == "sd" else noise)
