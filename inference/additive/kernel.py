@@ -27,6 +27,7 @@ from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,
+    chances_of_rules,
     noise_tables,
     prior_tables,
     row_tables,
@@ -123,6 +124,7 @@ class AdditiveKernel:
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
     order: np.ndarray = field(init=False, repr=False)
+    _prior_tables: SumPriorTables = field(init=False, repr=False)
 
     def __post_init__(self):
         moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
@@ -130,6 +132,8 @@ class AdditiveKernel:
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
+        tables = prior_tables(self.prior, rows, self.design.equal_weights)
+        object.__setattr__(self, "_prior_tables", tables)
         weights = rows.weights
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
         if self.prior.link == "probit" and bad.size:
@@ -201,7 +205,9 @@ class AdditiveKernel:
         """
         prior, rows = self.prior, self.rows
         moves = np.arange(prior.max_depth)[None] if grows else self.moves
-        tables = prior_tables(prior, rows, state.feature_weight)
+        tables = self._prior_tables
+        if prior.sparsity is not None:
+            tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
         for which in range(prior.num_sums):
             precision = self._draw_targets(generator, state, which)
             sweep(

@@ -16,6 +16,7 @@ __all__ = [
     "RowTables",
     "SumPriorTables",
     "as_bins",
+    "chances_of_rules",
     "noise_tables",
     "prior_tables",
     "row_tables",
@@ -190,17 +191,22 @@ def prior_tables(
     split = np.asarray(prior.split_probability, np.float64)
     with np.errstate(divide="ignore"):
         log_split = np.log(split)
-    num_rules = np.bincount(rows.feature, minlength=len(feature_weight))
     return SumPriorTables(
         log_stop=np.log1p(-split),
         log_split=log_split,
-        rule=(feature_weight / np.maximum(num_rules, 1))[rows.feature],
+        rule=chances_of_rules(rows, feature_weight),
         precision=float(prior.leaf_scale) ** -2,
         min_leaf=float(prior.min_leaf),
         degrees=0.0,
         rate=0.0,
         log_gamma=np.zeros(0),
     )
+
+
+def chances_of_rules(rows: RowTables, feature_weight: np.ndarray) -> np.ndarray:
+    """Share the weights of features [d] among their rules, float64 [R]."""
+    num_rules = np.bincount(rows.feature, minlength=len(feature_weight))
+    return (feature_weight / np.maximum(num_rules, 1))[rows.feature]
 
 
 def noise_tables(prior: AdditivePrior, rows: RowTables, of_sum: SumPriorTables) -> SumPriorTables:
