@@ -14,7 +14,6 @@ from bdtppl.models.wording import counted, listed, number
 from bdtppl.rendering import as_html, as_text
 
 __all__ = [
-    "PSEUDO_LIKELIHOOD",
     "Summary",
     "descent_in_words",
     "facts_view",
@@ -29,11 +28,6 @@ __all__ = [
     "summary_view",
     "why_no_r_hat",
 ]
-
-PSEUDO_LIKELIHOOD = (
-    "weights, no counts, add up to {}: the likelihood and evidence are pseudo-likelihoods"
-)
-"""What is said of weights that are no counts, with their sum."""
 
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
@@ -74,9 +68,7 @@ def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summa
     def printed(self: Any) -> Summary:
         summary = Summary(method(self))
         weight = getattr(self, "design_", self.posterior_).pseudo_weight
-        if weight is not None:
-            summary["pseudo_weight"] = weight
-        return summary
+        return summary if weight is None else summary | {"pseudo_weight": weight}
 
     return printed
 
@@ -277,9 +269,10 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
 def _rows_and_features(summary: Mapping[str, Any]) -> str:
     """Count rows and features, and say of weights that the likelihood is a pseudo-likelihood."""
     said = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
-    if "pseudo_weight" not in summary:
-        return said
-    return f"{said};\n{PSEUDO_LIKELIHOOD.format(number(summary['pseudo_weight']))}"
+    if "pseudo_weight" in summary:
+        total = number(summary["pseudo_weight"])
+        said += f";\nof a pseudo-likelihood: weights are no counts and add up to {total}"
+    return said
 
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:

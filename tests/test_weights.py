@@ -280,3 +280,11 @@ def test_comparisons_hand_weights_to_the_estimator():
     assert scores["alone"]["log_score"].value == pytest.approx(wanted)
     with pytest.raises(ValueError, match="with their weights"):
         bdtppl.compare(models, X, Y, sample_weight=2 * WEIGHTS, cv=2)
+
+
+def test_reports_call_the_evidence_a_pseudo_likelihood_s(tmp_path):
+    model = ExactTreeRegressor(bins=5, max_depth=1, draws=10, chains=2, random_state=0)
+    model.fit(X, Y, sample_weight=WEIGHTS)
+    bdtppl.write_report(model, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "of a pseudo-likelihood" in page and "are no counts and add up to" in page

@@ -391,10 +391,8 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
                 f"link='logit'."
             )
-        weights = design.weights
-        return calibrated_to_classes(
-            y, len(self.classes_), weights=weights, link=self.link, **settings
-        )
+        settings |= {"weights": design.weights, "link": self.link}
+        return calibrated_to_classes(y, len(self.classes_), **settings)
 
     def _noise(self) -> dict[str, Any]:
         return {}

@@ -15,12 +15,7 @@ from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.nuts.sample import NUTS, KernelName
 from bdtppl.inference.soft.posterior import SoftPosterior, Votes
 from bdtppl.models.soft.topology import TopologyPrior
-from bdtppl.models.soft.tree import (
-    LikelihoodName,
-    SoftClassification,
-    SoftRegression,
-    location_and_scale,
-)
+from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.summary import summarised
 
 __all__ = ["SoftClasses", "SoftTargets", "SoftTreeEstimator", "finite"]
@@ -197,7 +192,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
             raise TypeError(f"topology_prior must be a TopologyPrior; got {type(prior).__name__}.")
         self.topology_prior_ = prior
         is_real = isinstance(self.model_, SoftRegression)
-        units = location_and_scale(y, weights) if is_real else None
+        units = SoftRegression.units_of(y, weights) if is_real else None
         return _Problem(matrix, scaling, (y, self.model_), units, weights)
 
     def _fitted_posterior(self) -> SoftPosterior:

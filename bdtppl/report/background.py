@@ -35,12 +35,8 @@ def data(subject: Subject) -> Iterator[Block]:
     used = counted(summary["rows"], "row was", "rows were")
     yield Text(f"{used} used to learn {subject.target}.")
     if "pseudo_weight" in summary:
-        yield Text(
-            f"The likelihood of each row is raised to the power of its weight. The weights are no "
-            f"counts of rows and add up to {number(summary['pseudo_weight'])}, so the likelihood "
-            f"and the evidence are those of a pseudo-likelihood: probabilities are as sure as so "
-            f"many rows would make them."
-        )
+        total = number(summary["pseudo_weight"])
+        yield Text(f"Weights are no counts and add up to {total}: this is a pseudo-likelihood.")
     if subject.classes is not None:
         counts = np.bincount(y, rows.weights, minlength=len(subject.classes))
         shares = (counts / counts.sum()).tolist()
@@ -149,7 +145,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
     facts = {}
     said = evidence_in_words(summary, " ± {:.3f} (standard error)")
     if said and said != "unknown":
-        facts["log evidence"] = said
+        facts["log evidence"] = said + ", of a pseudo-likelihood" * ("pseudo_weight" in summary)
     if "lower_bound" in summary:
         facts["log of the sum over trees"] = (
             f"{summary['log_partition']:.3f}; learned {summary['learned_log_partition']:.3f}, "

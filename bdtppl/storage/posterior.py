@@ -30,8 +30,8 @@ _ROWLESS = (
 )  # fmt: skip
 _SOFT_TREES = ("direction", "threshold")
 _SOFT = ("matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses")
-_SUMS = ("rule", "value", "variance", "feature_weight")
-_SUM_NOISE = ("noise_rule", "noise_value")
+_SOFT += ("weights",)  # if there are any
+_SUMS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value")
 
 
 def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:
@@ -45,8 +45,6 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
     arrays = {f"sample_stats.{name}": a for name, a in posterior.sample_stats.items()}
     if isinstance(posterior, SoftPosterior):
         arrays |= _attributes(posterior, _SOFT)
-        if posterior.weights is not None:
-            arrays["weights"] = posterior.weights
         arrays |= {
             f"trees.{name}": np.asarray(getattr(posterior.trees, name)) for name in _SOFT_TREES
         }
@@ -62,8 +60,6 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
         numbers = ("sharpness", "log_evidence", "log_evidence_se", "effective_size")
     elif isinstance(posterior, SumPosterior):
         arrays |= _attributes(posterior, ("y", *_SUMS))
-        if posterior.noise_rule is not None:
-            arrays |= _attributes(posterior, _SUM_NOISE)
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
         numbers = ()
     else:
@@ -102,8 +98,7 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
         raise ValueError(f"posteriors of the kind {kind!r} are not known")
     values["design"] = _rebuild_design(values["design"], below("design", arrays))
     if kind == "sums":
-        names = [*_SUMS, *(name for name in _SUM_NOISE if name in arrays)]
-        return SumPosterior(**values, y=arrays["y"], sample_stats=stats, **_take(arrays, names))
+        return SumPosterior(**values, y=arrays["y"], sample_stats=stats, **_take(arrays, _SUMS))
     return Posterior(
         **values,
         y=arrays["y"],
@@ -126,11 +121,13 @@ def below(prefix: str, arrays: Arrays) -> Arrays:
 
 
 def _attributes(owner: Any, names: Any) -> Arrays:
-    return {name: np.asarray(getattr(owner, name)) for name in names}
+    """Take the arrays that are there."""
+    held = ((name, getattr(owner, name)) for name in names)
+    return {name: np.asarray(value) for name, value in held if value is not None}
 
 
 def _take(arrays: Arrays, names: Any) -> Arrays:
-    return {name: arrays[name] for name in names}
+    return {name: arrays[name] for name in names if name in arrays}
 
 
 def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
@@ -183,10 +180,5 @@ def _rebuild_soft(values: dict[str, Any], arrays: Arrays, stats: Arrays) -> Soft
     )
     values["names"] = tuple(values["names"])
     return SoftPosterior(
-        **values,
-        topologies=topologies,
-        trees=trees,
-        sample_stats=stats,
-        weights=arrays.get("weights"),
-        **_take(arrays, _SOFT),
+        **values, topologies=topologies, trees=trees, sample_stats=stats, **_take(arrays, _SOFT)
     )

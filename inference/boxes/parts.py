@@ -386,9 +386,13 @@ class Survey:
             if column.marks_missing:
                 sketches.append(_of_level(missing, self.count))
                 has_missing.append(False)
+        one = 1 if self.has_whole_weights else 1.0  # sums of others may be whole
         cuts = [
             np.concatenate(
-                [[-np.inf], choose_cuts(s.values, s.counts, bins=bins, binning=binning, grid=grid)]
+                [
+                    [-np.inf],
+                    choose_cuts(s.values, s.counts * one, bins=bins, binning=binning, grid=grid),
+                ]
             )
             for s in sketches
         ]

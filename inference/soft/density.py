@@ -92,13 +92,7 @@ class SoftDensity:
 
     @classmethod
     def filled_up(
-        cls,
-        model: Callable[..., None],
-        x: Array,
-        y: Array,
-        num_splits: int,
-        hard_inputs: bool = False,
-        weights: Any = None,
+        cls, model: Any, x: Array, y: Array, num_splits: int, hard_inputs=False, weights: Any = None
     ) -> "SoftDensity":
         """Add rows without a target, so that tables of about one size share compiled code.
 
@@ -108,7 +102,7 @@ class SoftDensity:
         y = np.asarray(y).astype(np.result_type(y, unknown.dtype))
         added = padded_size(len(y), _SIZES) - len(y)
         if weights is not None:
-            weights = jnp.asarray(np.pad(weights.astype(float), (0, added), constant_values=1))
+            weights = jnp.asarray(np.pad(weights * 1.0, (0, added), constant_values=1))
         return cls(
             model,
             jnp.asarray(np.pad(x, ((0, added), (0, 0)))),

@@ -83,11 +83,10 @@ def greedy_start(
         raise ValueError("No row has a target to grow a greedy tree by: take start='prior'.")
     x, y = x[is_known], y[is_known]
     y = y.astype(float if isinstance(model, SoftRegression) else int)
-    if weights is None:
-        rows = rng.integers(len(y), size=len(y))
-    else:
-        share = np.asarray(weights, float)[is_known]
-        rows = rng.choice(len(y), len(y), p=share / share.sum())
+    share = None if weights is None else weights[is_known] / weights[is_known].sum()
+    rows = (
+        rng.integers(len(y), size=len(y)) if share is None else rng.choice(len(y), len(y), p=share)
+    )
     code, feature, cut = _in_preorder(_greedy_tree(model, x[rows], y[rows], prior), max_splits)
     topology, num_inputs, split = Topology(code), x.shape[1], np.arange(len(feature))
     share = 0.0 if hard_inputs or num_inputs == 1 else _SHARED

@@ -31,13 +31,7 @@ from jax.scipy.special import gammaln
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
-__all__ = [
-    "LikelihoodName",
-    "SoftClassification",
-    "SoftRegression",
-    "leaf_probabilities",
-    "location_and_scale",
-]
+__all__ = ["LikelihoodName", "SoftClassification", "SoftRegression", "leaf_probabilities"]
 
 LikelihoodName = Literal["compound", "mixture"]
 
@@ -157,14 +151,6 @@ def _pull_back_products(kept: tuple, cotangent: jax.Array) -> tuple[None, jax.Ar
 _products.defvjp(_keep_products, _pull_back_products)
 
 
-def location_and_scale(y: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
-    """Mean and standard deviation of targets with weights, or None for equal ones."""
-    if weights is None:
-        return float(y.mean()), float(y.std())
-    middle = np.average(y, weights=weights)
-    return float(middle), float(np.sqrt(np.average((y - middle) ** 2, weights=weights)))
-
-
 def _is_positive(value: Any) -> Any:
     """Whether a number is positive and finite."""
     return (value > 0) & (value < np.inf)
@@ -277,17 +263,21 @@ class SoftRegression(_Splits):
             message = "degrees_of_freedom must be positive and finite, or None; got {}."
             require(_is_positive, message, self.degrees_of_freedom)
 
+    @staticmethod
+    def units_of(y: np.ndarray, weights: Any = None) -> tuple[float, float]:
+        """Mean and standard deviation of targets with weights; None for equal ones."""
+        mean = np.average(y, weights=weights)
+        return float(mean), float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
+
     @classmethod
-    def scaled_to(
-        cls, y: np.ndarray, weights: np.ndarray | None = None, **options: Any
-    ) -> "SoftRegression":
+    def scaled_to(cls, y: np.ndarray, weights: Any = None, **options: Any) -> "SoftRegression":
         """Default priors on the scale of the targets, which may have weights.
 
         Means of leaves spread like the targets, N(mean, sd), and the mean of the inverse of the
         noise variance is that of noise of half the targets' standard deviation.
         """
         y = np.asarray(y, np.float64)
-        middle, spread = location_and_scale(y, weights)
+        middle, spread = cls.units_of(y, weights)
         spread = spread or 1.0
         shape = options.get("noise_shape", 1.5)
         scale = spread / 2 if options.get("noise_on") == "sd" else spread**2 / 4
