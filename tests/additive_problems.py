@@ -264,14 +264,32 @@ def prior_state(kernel: AdditiveKernel, rng):
                 degrees = prior.noise_degrees
                 variance = degrees * prior.noise_scale / rng.chisquare(degrees)
             if not all(
-                _draw_tree(kernel, weight, *(part[tree] for part in state[-3:]), None, rng)
+                _draw_tree(kernel, weight, *(part[tree] for part in noise_of(state)), None, rng)
                 for tree in range(prior.noise_trees)
             ):
                 continue
+            if prior.linear_scale is not None:
+                deviation = prior.linear_scale * np.abs(rng.standard_cauchy(prior.num_sums))
+                linear = deviation[:, None] * rng.normal(size=state.linear.shape)
+                left -= linear @ standardised(design).T
+                state = state._replace(linear=linear, linear_deviation=deviation)
             state = state._replace(left=left, variance=variance, feature_weight=weight)
             if prior.noise_trees:
                 state = state._replace(variance=np.mean(kernel.variances(state)))
             return state
+
+
+def noise_of(state):
+    return state.noise_rule, state.noise_value, state.noise_leaf
+
+
+def standardised(design: Design) -> np.ndarray:
+    """Columns of mean 0 and variance 1, missing values being 0."""
+    columns = design.matrix[:, design.has_cut]
+    known = ~np.isnan(columns) * design.weights[:, None]
+    mean = (known * np.nan_to_num(columns)).sum(axis=0) / known.sum(axis=0)
+    around = np.nan_to_num(columns - mean)
+    return np.clip(around / np.sqrt((known * around**2).sum(axis=0) / known.sum(axis=0)), -4, 4)
 
 
 def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> bool:
@@ -309,11 +327,17 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
 def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
     """Describe a state by a few numbers."""
     f = sum(state.value[-1, tree, state.leaf[-1, tree]] for tree in range(kernel.prior.num_trees))
+    terms = []
+    if kernel.prior.linear_scale is not None:
+        linear = state.linear[-1] @ standardised(kernel.design).T
+        terms = [np.log(state.linear_deviation[-1]), state.linear[-1, 0], linear.std()]
     uses = kernel.rows.feature[state.rule[state.rule >= 0]]
     numbers = [state.variance, np.sum(state.rule >= 0), f[0], f.std(), np.sum(uses == 0)]
     if kernel.prior.noise_trees:
         logs = np.log(kernel.variances(state))
         return [*numbers, np.sum(state.noise_rule >= 0), logs[0], logs.std()]
+    if terms:
+        return [*numbers, *terms]
     return numbers if kernel.prior.sparsity is None else [*numbers, state.feature_weight[0]]
 
 
@@ -345,6 +369,10 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     f = np.full(len(of.y), float(prior.offset))
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]
+    if prior.linear_scale is not None:
+        f += standardised(of.design) @ state.linear[0]
+        total += stats.norm.logpdf(state.linear[0], scale=state.linear_deviation[0]).sum()
+        total += stats.halfcauchy.logpdf(state.linear_deviation[0], scale=prior.linear_scale)
     variances = np.full(len(of.y), float(state.variance))
     if prior.noise_trees:
         law = of_variance(*map(float, prior.noise_leaf))

@@ -15,6 +15,7 @@ from tiers import few_of, slow_but
 from bdtppl.inference.additive import kernel as kernel_module
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
+from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
@@ -209,7 +210,7 @@ def prior_and_law_after(
         for _ in range(sweeps):
             state = change(observed.advance(rng, state, room))
         after.append(ap.numbers_of(observed, state))
-    used = [0, 1, 2, 3, 4, 5, 6, 7] if prior.link == "identity" else [1, 2, 3, 4]
+    used = list(range(0 if prior.link == "identity" else 1, 8))
     return np.array(before)[:, used[: len(before[0])]], np.array(after)[:, used[: len(after[0])]]
 
 
@@ -228,6 +229,9 @@ CHECKS = {
     "probit": {"link": "probit"},
     "logit": {"link": "logit"},
     "softmax": {"link": "logit", "num_sums": 3, "offset": np.log([0.5, 0.3, 0.2])},
+    "linear": {"linear_scale": 0.4},
+    "linear logit": {"link": "logit", "linear_scale": 0.4},
+    "more columns than rows": {"link": "logit", "linear_scale": 0.4, "num_rows": 5},
 }
 
 
@@ -239,6 +243,54 @@ def test_the_kernel_and_the_model_are_of_one_law():
 @pytest.mark.parametrize("name", few_of(CHECKS, 3))
 def test_the_kernel_and_each_model_are_of_one_law(name):
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linear", "linear logit"])
+def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
+    """Its coefficients vary as if their deviation were half as large."""
+    right = LinearTerm.draw
+
+    def halved(self, generator, target, precision, factor, deviation):
+        return right(self, generator, target, precision, factor, deviation / 2)
+
+    monkeypatch.setattr(LinearTerm, "draw", halved)
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+class Given:
+    """Random numbers that are given: their draws are a mean, or a root of a covariance."""
+
+    def __init__(self, *normals):
+        self.normals = [np.asarray(each) for each in normals]
+
+    def standard_normal(self, size):
+        return self.normals.pop(0)
+
+    def standard_gamma(self, shape):
+        return 1.0
+
+
+@pytest.mark.parametrize(("num_rows", "is_fixed"), [(12, True), (12, False), (3, True), (3, False)])
+def test_coefficients_have_the_mean_and_covariance_of_ridge_regression(num_rows, is_fixed):
+    rng = np.random.default_rng(0)
+    columns, target = rng.normal(size=(num_rows, 5)), rng.normal(size=num_rows)
+    weights = rng.uniform(0.5, 2.0, num_rows)
+    term = LinearTerm(columns, weights, 0.7)
+    precision = None if is_fixed else rng.uniform(0.5, 2.0, num_rows)
+    second = min(num_rows, 5) if is_fixed else num_rows
+
+    def drawn(unit):
+        own = np.eye(5 + second)[unit] if unit >= 0 else np.zeros(5 + second)
+        given = Given(own[:5], own[5:])
+        return term.draw(given, target, precision, 1.7, 0.6)[0]
+
+    total = 1.7 * (weights if is_fixed else precision)
+    covariance = np.linalg.inv(columns.T * total @ columns + np.eye(5) / 0.6**2)
+    mean = covariance @ columns.T @ (total * target)
+    np.testing.assert_allclose(drawn(-1), mean, rtol=1e-10)
+    root = np.array([drawn(unit) - mean for unit in range(5 + second)])
+    np.testing.assert_allclose(root.T @ root, covariance, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -332,10 +384,10 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
     assert stats.ks_2samp(f, plain, method="asymp").pvalue > 1e-4
 
 
-@pytest.mark.parametrize("noise_trees", [0, 3])
-def test_the_log_joint_is_the_sum_of_its_densities(noise_trees):
+@pytest.mark.parametrize("terms", [{}, {"noise_trees": 3}, {"linear_scale": 0.4}])
+def test_the_log_joint_is_the_sum_of_its_densities(terms):
     of = ap.problem("missing", 2, 2)
-    of = of._replace(prior=replace(of.prior, noise_trees=noise_trees))
+    of = of._replace(prior=replace(of.prior, **terms))
     kernel = of.kernel(None)
     rng = np.random.default_rng(2)
     state = ap.prior_state(kernel, rng)
@@ -345,6 +397,8 @@ def test_the_log_joint_is_the_sum_of_its_densities(noise_trees):
     found = additive_log_joint(of.prior, of.design, of.y, drawn)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     f = sum_of_trees(drawn.trees, drawn.value, of.design.matrix)
+    if drawn.linear is not None:
+        f = f + drawn.linear @ ap.standardised(of.design).T
     np.testing.assert_allclose(f, -state.left, atol=1e-12)
     deviations = np.broadcast_to(posterior.deviations(of.design.matrix)[0, 0], len(of.y))
     np.testing.assert_allclose(deviations**2, kernel.variances(state), rtol=1e-12)
@@ -363,8 +417,13 @@ def posterior_of(of, kernel, state) -> SumPosterior:
         feature_weight=state.feature_weight[None, None],
         **{
             name: getattr(state, name)[None, None]
-            for name in ("noise_rule", "noise_value")
-            if of.prior.noise_trees
+            for name, is_there in {
+                "noise_rule": of.prior.noise_trees,
+                "noise_value": of.prior.noise_trees,
+                "linear": of.prior.linear_scale,
+                "linear_deviation": of.prior.linear_scale,
+            }.items()
+            if is_there
         },
     )
 

@@ -52,6 +52,9 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     if posterior.noise_rule is not None:
         for name, axis in _NOISE_ARRAYS.items():
             trees[name] = ((*DRAW_AXES, "noise_tree", axis), getattr(posterior, name))
+    if posterior.linear is not None:
+        described["linear"] = ((*DRAW_AXES, "sum", "linear_feature"), posterior.linear)
+        described["linear_deviation"] = ((*DRAW_AXES, "sum"), posterior.linear_deviation)
     trees["variance"] = (DRAW_AXES, posterior.variance)
     trees["weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     by_feature = coordinates | {"feature": list(posterior.names)}

@@ -74,6 +74,11 @@ class BARTParameters(RunsLong, FansOut):
         "How fast that probability falls with depth d: alpha (1 + d)^-beta.",
         least=0,
     )
+    linear: bool = parameter(
+        True,
+        "Whether a linear term stands beside the trees. Its coefficients are shrunk: it does "
+        "little where nothing is linear.",
+    )
     sparsity: float | None = parameter(
         None,
         "Concentration of a Dirichlet prior of the features' weights in rules, for tables of many "
@@ -198,6 +203,7 @@ class BART(BARTParameters, TableEstimator):
             alpha=self.alpha,
             beta=self.beta,
             sparsity=self.sparsity,
+            linear=self.linear,
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
         )
@@ -385,14 +391,17 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     True
     """
 
-    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
+    def _calibrated(
+        self, design: Design, y: np.ndarray, *, linear: bool, **settings: Any
+    ) -> AdditivePrior:
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
                 f"link='logit'."
             )
         settings |= {"weights": design.weights, "link": self.link}
-        return calibrated_to_classes(y, len(self.classes_), **settings)
+        own = design if linear else None
+        return calibrated_to_classes(y, len(self.classes_), design=own, **settings)
 
     def _noise(self) -> dict[str, Any]:
         return {}

@@ -32,6 +32,7 @@ _SOFT_TREES = ("direction", "threshold")
 _SOFT = ("matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses")
 _SOFT += ("weights",)  # if there are any
 _SUMS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value")
+_SUMS += ("linear", "linear_deviation")
 
 
 def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:

@@ -24,6 +24,7 @@ from bdtppl.inference.additive.kernels import (
     uniforms_of_visit,
 )
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,
@@ -34,11 +35,13 @@ from bdtppl.inference.additive.tables import (
 )
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
+from bdtppl.models.hard.linear import LinearColumns
 
 __all__ = ["AdditiveInfo", "AdditiveKernel", "AdditiveState", "default_moves"]
 
 Moves = Sequence[Sequence[int]]
 
+_FIRST_DRAWS = 30  # of the linear term
 _MOST_PROBITS = 1000  # latent variables that a row's weight may stand for
 _QUICK_VISITS = 6  # for each of all features; more effective draws of predictions a second than 0
 
@@ -78,6 +81,9 @@ class AdditiveState(NamedTuple):
     noise_rule, noise_value, noise_leaf
         int32 [m', 2^L - 1], float64 [m', 2^(L + 1) - 1] and uint8 [m', n]; the trees of the product
         of variances, whose values are 1 where no leaf is. There are none with one variance.
+    linear, linear_deviation
+        float64 [sums, p] and [sums]; coefficients of linear terms, and their deviations. Without
+        such terms p is 0.
     """
 
     rule: np.ndarray
@@ -90,6 +96,8 @@ class AdditiveState(NamedTuple):
     noise_rule: np.ndarray
     noise_value: np.ndarray
     noise_leaf: np.ndarray
+    linear: np.ndarray
+    linear_deviation: np.ndarray
 
 
 class AdditiveInfo(NamedTuple):
@@ -113,9 +121,11 @@ class AdditiveKernel:
         What a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
     rows
         The rows and rules that sweeps read.
+    term
+        The linear term of each sum, or None.
     order
         int64 [n]; rows by their bins and targets. Latent variables are drawn in this order, so that
-        the order of the rows does not matter.
+        the order of the rows does not matter, and a linear term has its rows in it.
     """
 
     prior: AdditivePrior
@@ -123,6 +133,7 @@ class AdditiveKernel:
     y: np.ndarray
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
+    term: LinearTerm | None = field(init=False, repr=False)
     order: np.ndarray = field(init=False, repr=False)
     _prior_tables: SumPriorTables = field(init=False, repr=False)
 
@@ -134,7 +145,11 @@ class AdditiveKernel:
         object.__setattr__(self, "moves", np.array(moves, np.int64))
         tables = prior_tables(self.prior, rows, self.design.equal_weights)
         object.__setattr__(self, "_prior_tables", tables)
-        weights = rows.weights
+        weights, term = rows.weights, None
+        if (scale := self.prior.linear_scale) is not None:
+            columns = LinearColumns.of(self.design)(self.design.matrix)
+            term = LinearTerm(columns[self.order], weights[self.order], float(scale))
+        object.__setattr__(self, "term", term)
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
         if self.prior.link == "probit" and bad.size:
             raise ValueError(
@@ -173,6 +188,10 @@ class AdditiveKernel:
             noise_rule=np.full((prior.noise_trees, nodes), -1, np.int32),
             noise_value=noise_value,
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
+            linear=np.zeros(
+                (prior.num_sums, 0 if self.term is None else self.term.columns.shape[1])
+            ),
+            linear_deviation=np.full(prior.num_sums, float(prior.linear_scale or 0.0)),
         )
 
     def step(self, rng_key: jax.Array, state: AdditiveState) -> tuple[AdditiveState, AdditiveInfo]:
@@ -210,12 +229,14 @@ class AdditiveKernel:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
         for which in range(prior.num_sums):
             precision = self._draw_targets(generator, state, which)
+            factor = 1.0 if prior.noise_trees else 1 / float(state.variance)
+            self._draw_linear(generator, state, which, precision, factor)
             sweep(
                 rows,
                 tables,
                 room,
                 precision,
-                1.0 if prior.noise_trees else 1 / float(state.variance),
+                factor,
                 prior.link == "logit" or prior.noise_trees > 0 or self.design.has_weights,
                 state.left[which],
                 state.rule[which],
@@ -224,16 +245,60 @@ class AdditiveKernel:
                 moves,
                 *self.random_numbers(generator, moves),
             )
-        variance = state.variance
         if prior.noise_trees:
             variance = self._draw_noise(generator, state, tables, room)
-        elif prior.link == "identity":
-            degrees = float(prior.noise_degrees)
-            spread = degrees * float(prior.noise_scale) + rows.weights @ state.left[0] ** 2
-            variance = spread / generator.chisquare(degrees + rows.weights.sum())
+        else:
+            variance = self._draw_variance(generator, state)
         return state._replace(
             variance=variance, feature_weight=self._feature_weight(generator, state)
         )
+
+    def begin(self, generator: np.random.Generator, state: AdditiveState) -> AdditiveState:
+        """Draw the linear term and the noise some times, in place, before any tree has grown.
+
+        Trees that come first explain what is linear, and chains take long to find the way back.
+        """
+        if self.term is None:
+            return state
+        for _ in range(_FIRST_DRAWS):
+            for which in range(self.prior.num_sums):
+                precision = self._draw_targets(generator, state, which)
+                factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
+                self._draw_linear(generator, state, which, precision, factor)
+            if not self.prior.noise_trees:
+                state = state._replace(variance=self._draw_variance(generator, state))
+        return state
+
+    def _draw_variance(self, generator: np.random.Generator, state: AdditiveState) -> float:
+        """Draw the one variance of the noise."""
+        prior, weights = self.prior, self.rows.weights
+        if prior.link != "identity":
+            return state.variance
+        degrees = float(prior.noise_degrees)
+        spread = degrees * float(prior.noise_scale) + weights @ state.left[0] ** 2
+        return spread / generator.chisquare(degrees + weights.sum())
+
+    def _draw_linear(
+        self,
+        generator: np.random.Generator,
+        state: AdditiveState,
+        which: int,
+        precision: np.ndarray,
+        factor: float,
+    ) -> None:
+        """Redraw the linear term of a sum, in place."""
+        if self.term is None:
+            return
+        columns, left, order = self.term.columns, state.left[which], self.order
+        target = left[order] + columns @ state.linear[which]
+        state.linear[which], state.linear_deviation[which] = self.term.draw(
+            generator,
+            target,
+            None if precision is self.rows.weights else precision[order],
+            factor,
+            float(state.linear_deviation[which]),
+        )
+        left[order] = target - columns @ state.linear[which]
 
     def _draw_noise(
         self,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,12 +17,14 @@ from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_probabilities
+from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree
 
 __all__ = ["SumPosterior"]
 
 _DRAWS_AT_ONCE = 16
-_ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value")
+_LINEAR = ("linear", "linear_deviation")
+_ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", *_LINEAR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,10 @@ class SumPosterior:
     noise_rule, noise_value
         int [chain, draw, m', 2^L - 1] and float64 [chain, draw, m', 2^(L + 1) - 1]; trees of the
         product of variances and their values, 1 where no leaf is; None for one variance.
+    linear, linear_deviation
+        float64 [chain, draw, sum, p] and [chain, draw, sum]; coefficients of the linear terms, in
+        the order of `bdtppl.models.hard.linear.LinearColumns`, and their standard deviations; None
+        without such terms.
     """
 
     prior: AdditivePrior
@@ -61,6 +68,8 @@ class SumPosterior:
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
     noise_rule: np.ndarray | None = None
     noise_value: np.ndarray | None = None
+    linear: np.ndarray | None = None
+    linear_deviation: np.ndarray | None = None
 
     log_evidence = log_evidence_se = np.nan
     has_pointwise_likelihood = True
@@ -145,6 +154,10 @@ class SumPosterior:
             leaf_scale=self.prior.leaf_scale * unit,
             noise_scale=self.prior.noise_scale * unit**2,
         )
+        linear: dict[str, Any] = {}
+        if prior.linear_scale is not None:
+            prior = replace(prior, linear_scale=prior.linear_scale * unit)
+            linear = {name: getattr(self, name) * unit for name in _LINEAR}
         noise = self.noise_value
         if noise is not None:
             noise = np.where(noise == 1, 1, noise * unit ** (2 / self.prior.noise_trees))
@@ -156,6 +169,7 @@ class SumPosterior:
             value=self.value * unit,
             variance=self.variance * unit**2,
             noise_value=noise,
+            **linear,
             sample_stats={name: stat - lost for name, stat in self.sample_stats.items()},
         )
 
@@ -163,10 +177,13 @@ class SumPosterior:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
         weight, variance = self.feature_weight[chain, draw], self.variance[chain, draw]
-        if self.noise_rule is None or self.noise_value is None:
-            return AdditiveTrees(tree, value, variance, weight)
-        noise = self._as_trees(self.noise_rule[chain, draw], self.noise_value[chain, draw])
-        return AdditiveTrees(tree, value, variance, weight, *noise)
+        linear = (None, None)
+        if self.linear is not None and self.linear_deviation is not None:
+            linear = self.linear[chain, draw], self.linear_deviation[chain, draw]
+        noise: Any = (None, None)
+        if self.noise_rule is not None and self.noise_value is not None:
+            noise = self._as_trees(self.noise_rule[chain, draw], self.noise_value[chain, draw])
+        return AdditiveTrees(tree, value, variance, weight, *noise, *linear)
 
     def _as_trees(self, given: np.ndarray, values: np.ndarray) -> tuple[Tree, np.ndarray]:
         """Write rules [..., 2^L - 1] as trees [...], and the values of their slots."""
@@ -203,7 +220,10 @@ class SumPosterior:
         matrix
             Rows [m, d].
         """
-        return self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
+        total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
+        if self.linear is not None:
+            total += self.linear @ LinearColumns.of(self.design)(matrix).T
+        return total
 
     def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         """Add the values of trees [..., m, nodes] up at rows, float64 [..., rows]."""

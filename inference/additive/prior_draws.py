@@ -58,8 +58,15 @@ def draw_sum_prior(
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
         variance = degrees * float(prior.noise_scale) / rng.chisquare(degrees, (1, num_draws))
+    linear: dict[str, np.ndarray] = {}
+    if (scale := prior.linear_scale) is not None:
+        deviation = float(scale) * np.abs(rng.standard_cauchy((1, num_draws, prior.num_sums)))
+        number = int(design.has_cut.sum())
+        coefficient = deviation[..., None] * rng.standard_normal((*deviation.shape, number))
+        linear = {"linear": coefficient, "linear_deviation": deviation}
     drawn = replace(
         posterior,
+        **linear,
         rule=rule,
         value=value,
         variance=variance,

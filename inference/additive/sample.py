@@ -91,6 +91,8 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         types = {"rule": small, "value": float, "variance": float, "feature_weight": float}
         if self.kernel.prior.noise_trees:
             types |= {"noise_rule": small, "noise_value": float}
+        if self.kernel.term is not None:
+            types |= {"linear": float, "linear_deviation": float}
         drawn = {
             name: np.zeros((self.chains, 0, *np.shape(getattr(first, name))), kind)
             for name, kind in types.items()
@@ -214,6 +216,8 @@ def _advance_chain(
     for number, sweep in enumerate(sweeps):
         stream = np.random.Philox(key=[seed, chain], counter=[0, 0, 0, sweep])
         generator = np.random.Generator(stream)
+        if sweep == 0:
+            state = kernel.begin(generator, state)
         state = kernel.advance(generator, state, room, grows=sweep < growing_sweeps)
         log_likelihood[number] = kernel.log_likelihood(state)
         if sweep in places:

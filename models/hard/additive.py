@@ -12,6 +12,9 @@ values and noise are independent a priori:
 - Weights of columns are equal, and shared equally by the features of a column (`Design`); or
   those of features are Dirichlet with concentrations of sparsity times these equal weights.
 - Leaf values are normal with mean 0 and standard deviation ``leaf_scale``.
+- With ``linear_scale`` each sum has a linear term as well, in columns of mean 0 and variance 1
+  (`bdtppl.models.hard.linear.LinearColumns`). Its coefficients are normal with mean 0 and a
+  standard deviation whose prior is half-Cauchy with the median ``linear_scale``.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
   it reaches in as many further trees, of the same prior. These values are scaled inverse
@@ -38,6 +41,7 @@ from scipy.stats import chi2, norm
 
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
+from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import counted, number
@@ -91,6 +95,9 @@ class AdditivePrior:
         1, or the number of classes where they are more than two.
     noise_trees
         Trees of the product that is the noise variance of a row; 0 for one variance of all.
+    linear_scale
+        Median of the standard deviation of the coefficients of a linear term; None for no such
+        term.
     """
 
     leaf_scale: Number
@@ -106,6 +113,7 @@ class AdditivePrior:
     link: Link = setting(default="identity")
     num_sums: int = setting(default=1)
     noise_trees: int = setting(default=0)
+    linear_scale: Number | None = None
 
     def __post_init__(self):
         for name in ("leaf_scale", "noise_scale", "noise_degrees"):
@@ -116,8 +124,9 @@ class AdditivePrior:
         if self.noise_trees:
             reason = "noise_degrees must be above 2 with noise_trees; got {}."
             require(lambda v: v > 2, reason, self.noise_degrees)
-        if self.sparsity is not None:
-            require(lambda v: v > 0, "sparsity must be above 0; got {}.", self.sparsity)
+        for name in ("sparsity", "linear_scale"):
+            if (value := getattr(self, name)) is not None:
+                require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
 
     def in_words(self) -> str:
         """Say what is assumed of the targets."""
@@ -137,6 +146,9 @@ class AdditivePrior:
             what = f"The {self.link} of the second class's probability is a sum of {trees}."
         if self.num_sums > 1:
             what = f"The probabilities of classes are the softmax of one sum of {trees} for each."
+        if self.linear_scale is not None:
+            what = what.replace(f"a sum of {trees}", f"a linear term and a sum of {trees}")
+            what = what.replace(f"one sum of {trees}", f"one linear term and sum of {trees}")
         if self.noise_trees:
             product = counted(self.noise_trees, "tree", "trees")
             what = what.replace("one variance", f"a variance that is a product of {product}")
@@ -186,6 +198,9 @@ class AdditiveTrees(NamedTuple):
     noise_trees, noise_value
         Trees of the product of variances [..., m'], and the values of their slots [..., m', k];
         None where there is one variance.
+    linear, linear_deviation
+        float64 [..., sums, p] and [..., sums]; coefficients of the linear terms, and their standard
+        deviations; None without such terms.
     """
 
     trees: Tree
@@ -194,6 +209,8 @@ class AdditiveTrees(NamedTuple):
     feature_weight: np.ndarray
     noise_trees: Tree | None = None
     noise_value: np.ndarray | None = None
+    linear: np.ndarray | None = None
+    linear_deviation: np.ndarray | None = None
 
 
 def calibrated(
@@ -204,6 +221,7 @@ def calibrated(
     quantile: float = NOISE_QUANTILE,
     noise_degrees: float = float(AdditivePrior.noise_degrees),
     num_trees: int = AdditivePrior.num_trees,
+    linear: bool = False,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
@@ -218,6 +236,9 @@ def calibrated(
         Training rows [n] and targets.
     k, quantile, noise_degrees, num_trees
         As said above; section 3.3 recommends 2, .9 and 3.
+    linear
+        Whether there is a linear term. The median of its deviation is half of what would let p
+        coefficients alone explain the variance of the targets.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -232,20 +253,28 @@ def calibrated(
     low, high = y.min(), y.max()
     variance = _noise_guess(design, y)
     scale = variance * chi2.ppf(1 - quantile, noise_degrees) / noise_degrees
+    deviation = math.sqrt(np.cov(y, aweights=design.weights, ddof=0)) if len(y) > 1 else 0.0
     return AdditivePrior(
         leaf_scale=float((high - low or 1.0) / (2 * k * math.sqrt(num_trees))),
         noise_scale=float(scale),
         offset=float((low + high) / 2),
         noise_degrees=noise_degrees,
         num_trees=num_trees,
+        linear_scale=_linear_scale(linear, design, deviation or 1.0),
         **settings,
     )
+
+
+def _linear_scale(linear: bool, design: Design, deviation: float) -> float | None:
+    number = int(design.has_cut.sum())
+    return 0.5 * deviation / math.sqrt(number) if linear and number else None
 
 
 def calibrated_to_classes(
     labels: np.ndarray,
     num_classes: int,
     *,
+    design: Design | None = None,
     weights: np.ndarray | None = None,
     link: Link = "logit",
     k: float = RANGE_DEVIATIONS,
@@ -262,6 +291,8 @@ def calibrated_to_classes(
     ----------
     labels
         int [n]; indices of classes.
+    design
+        Training rows for a linear term in each sum; default none.
     weights
         Weights of the rows [n]; default 1.
     num_classes, link, k, num_trees
@@ -281,6 +312,7 @@ def calibrated_to_classes(
     offset: Any = np.log(share)
     if num_classes == 2:
         offset = float(norm.ppf(share[1]) if link == "probit" else logit(share[1]))
+    linear_scale = None if design is None else _linear_scale(True, design, reach / k)
     return AdditivePrior(
         leaf_scale=reach / (k * math.sqrt(num_trees)),
         noise_scale=1.0,
@@ -288,6 +320,7 @@ def calibrated_to_classes(
         num_trees=num_trees,
         link=link,
         num_sums=1 if num_classes == 2 else num_classes,
+        linear_scale=linear_scale,
         **settings,
     )
 
@@ -382,6 +415,10 @@ def additive_log_joint(
         is_allowed = is_allowed.all(axis=-1) & has_allowed_noise
     else:
         is_allowed = is_allowed.all(axis=-1)
+    linear: Any = 0.0, None, None
+    if drawn.linear is not None:
+        columns = LinearColumns.of(design)(design.matrix)
+        linear = drawn.linear @ columns.T, drawn.linear, drawn.linear_deviation
     log_density = _log_density(
         prior,
         _density_arrays(drawn.trees, slot),
@@ -391,6 +428,7 @@ def additive_log_joint(
         jnp.asarray(design.weights),
         *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
         noise,
+        jax.tree.map(jnp.asarray, linear),
     )
     return np.where(is_allowed, log_density, -np.inf)
 
@@ -417,7 +455,7 @@ def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarr
 
 @jax.jit
 def _log_density(
-    prior, trees, num_rules, equal, y, weights, value, variance, feature_weight, noise
+    prior, trees, num_rules, equal, y, weights, value, variance, feature_weight, noise, linear
 ):
     """Score drawn trees; arrays as in `AdditiveTrees`."""
 
@@ -434,7 +472,12 @@ def _log_density(
         feature, depth, is_leaf, slot = trees
         of_nodes = of_trees(feature, depth, is_leaf, _log_normal_density(value, prior.leaf_scale))
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, equal, feature_weight)
-        f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
+        f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2) + linear[0]
+        if prior.linear_scale is not None:
+            _, coefficient, deviation = linear
+            total += _log_normal_density(coefficient, deviation[..., None]).sum(axis=(-1, -2))
+            tail = jnp.log1p((deviation / prior.linear_scale) ** 2)
+            total += (math.log(2 / math.pi) - jnp.log(prior.linear_scale) - tail).sum(axis=-1)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
         if noise is not None:
             feature, depth, is_leaf, slot, factor = noise
