@@ -75,9 +75,9 @@ class BARTParameters(RunsLong, FansOut):
         least=0,
     )
     linear: bool = parameter(
-        True,
-        "Whether a linear term stands beside the trees. Its coefficients are shrunk: it does "
-        "little where nothing is linear.",
+        False,
+        "Whether a linear term stands beside the trees, with coefficients that are shrunk. It helps "
+        "where targets rise and fall with many columns.",
     )
     sparsity: float | None = parameter(
         None,
