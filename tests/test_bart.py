@@ -296,3 +296,22 @@ def test_constant_targets_and_columns_have_an_answer(options):
     with pytest.warns(UserWarning, match="No cut in"):
         mean = model.fit(np.ones((150, 2)), Y).predict(np.ones((1, 2)))
     np.testing.assert_allclose(mean, Y.mean(), atol=3 * Y.std() / 150**0.5)
+
+
+@pytest.mark.parametrize("estimator", [BARTRegressor, BARTClassifier])
+def test_a_linear_term_answers_where_truth_is_linear(estimator, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(160, 12))
+    f = X @ rng.normal(size=12)
+    y = f + 0.3 * rng.normal(size=160) if estimator is BARTRegressor else 1 * (f > 0)
+    options = {"trees": 20, "warmup": 60, "draws": 60, "extensions": 0, "random_state": 0}
+    plain, linear = (
+        estimator(linear=linear, **options).fit(X[:80], y[:80]) for linear in (False, True)
+    )
+    score = [np.mean((model.predict(X[80:]) - y[80:]) ** 2) for model in (plain, linear)]
+    assert score[1] < 0.8 * score[0]
+    linear.save(tmp_path / "kept")
+    kept = load(tmp_path / "kept")
+    np.testing.assert_array_equal(kept.predict(X), linear.predict(X))
+    assert kept.posterior_.linear.shape == (4, 60, 1, 12)
+    assert set(linear.to_arviz().posterior) >= {"linear", "linear_deviation"}

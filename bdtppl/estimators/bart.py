@@ -76,8 +76,8 @@ class BARTParameters(RunsLong, FansOut):
     )
     linear: bool = parameter(
         False,
-        "Whether a linear term stands beside the trees, with coefficients that are shrunk. It helps "
-        "where targets rise and fall with many columns.",
+        "Whether a linear term stands beside the trees, with coefficients that are shrunk. It "
+        "helps where targets rise and fall with many columns.",
     )
     sparsity: float | None = parameter(
         None,

@@ -29,10 +29,14 @@ _ROWLESS = (
     "num_codes", "cut_threshold", "low_edge", "high_edge", "is_indicator", "column", "has_missing",
 )  # fmt: skip
 _SOFT_TREES = ("direction", "threshold")
-_SOFT = ("matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses")
-_SOFT += ("weights",)  # if there are any
-_SUMS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value")
-_SUMS += ("linear", "linear_deviation")
+_SOFT = (
+    "matrix", "y", "scaling", "topology", "probability", "log_evidences", "log_evidence_ses",
+    "weights",
+)  # fmt: skip
+_SUMS = (
+    "rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", "linear",
+    "linear_deviation",
+)  # fmt: skip
 
 
 def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:

@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["LinearTerm"]
 
-_LEAST = 1e-10  # of the deviation in its prior's median
+_LEAST_DEVIATION = 1e-10  # of the deviation in its prior's median
 
 
 class LinearTerm:
@@ -79,4 +79,4 @@ class LinearTerm:
         auxiliary = (self.scale**-2 + deviation**-2) / generator.standard_gamma(1.0)
         shape, rate = 0.5 * (num_columns + 1), 1 / auxiliary + 0.5 * float(drawn @ drawn)
         deviation = float(np.sqrt(rate / generator.standard_gamma(shape)))
-        return drawn, max(deviation, _LEAST * self.scale)
+        return drawn, max(deviation, _LEAST_DEVIATION * self.scale)
