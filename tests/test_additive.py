@@ -210,8 +210,8 @@ def prior_and_law_after(
         for _ in range(sweeps):
             state = change(observed.advance(rng, state, room))
         after.append(ap.numbers_of(observed, state))
-    used = list(range(0 if prior.link == "identity" else 1, 8))
-    return np.array(before)[:, used[: len(before[0])]], np.array(after)[:, used[: len(after[0])]]
+    first = 0 if prior.link == "identity" else 1
+    return np.array(before)[:, first:], np.array(after)[:, first:]
 
 
 def least_p_value(before, after):
