@@ -66,10 +66,10 @@ class CutPoints:
     def equal_weights(self) -> np.ndarray:
         """Weights of features where all columns with a cut weigh the same, float64 [d].
 
-        The features of a column share its weight equally; the weights add up to 1, or are all 0.
+        Those of a column are in proportion to their rules; the weights add up to 1, or are all 0.
         """
-        beside = np.bincount(self.column, self.has_cut)[self.column]
-        weights = self.has_cut / np.maximum(beside, 1)
+        rules = self.rules_of_features.astype(float)
+        weights = rules / np.maximum(np.bincount(self.column, rules)[self.column], 1.0)
         return weights / max(weights.sum(), 1)
 
     @property
