@@ -8,12 +8,13 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Literal
 
 import numpy as np
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
-from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout
+from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar, count_subproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
@@ -34,6 +35,7 @@ __all__ = [
     "estimate_subproblems",
     "exact_of",
     "exact_within_budget",
+    "num_cells",
     "suggest",
 ]
 
@@ -81,21 +83,30 @@ DEFAULT_BUDGET = Budget()
 
 def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
     """Estimate what one log evidence by boxes costs in seconds and bytes."""
-    layout = CellLayout(space)
     num_values = 2 if leaf.task == "classification" else 3
     concentration = getattr(leaf, "concentration", None)
     if concentration is not None:
         num_values = len(concentration)
     per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_kernel(leaf) else 8)
-    num_groups = sum(1 for level in range(space.num_levels) for _ in space.groups(level))
+    num_groups = sum(space.num_groups(level) for level in range(space.num_levels))
     seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
     if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart
         seconds *= 1.5
     if not prior.is_normalised:  # the prior alone is summed too
         seconds *= 1.7
-    seconds += _SECONDS_A_ROW * num_rows * len(layout.filled_sets[0])
-    cells = layout.num_cells * (num_values + 1)
+    d = space.num_features
+    seconds += _SECONDS_A_ROW * num_rows * comb(d, min(space.num_levels, d))
+    cells = num_cells(space) * (num_values + 1)
     return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
+
+
+def num_cells(space: BoxSpace) -> float:
+    """Count the cells of all histograms (`CellLayout`) without listing them."""
+    products = np.zeros(1 + min(space.num_levels, space.num_features))  # summed, by features
+    products[0] = 1.0
+    for size in space.num_codes + space.has_missing:
+        products[1:] += size * products[:-1].copy()
+    return float(products.sum())
 
 
 def box_cost_of(model: TreeModel, levels: int) -> Budget:

@@ -13,6 +13,7 @@ from bdtppl.inference.boxes.exact import BoxPosterior
 from bdtppl.inference.boxes.histograms import BoxHistograms, CellLayout, row_keys
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.weights import PriorGrid
+from bdtppl.inference.exact_cost import box_cost_of, num_cells
 from bdtppl.inference.pcfg.compiler import compile_grammar
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.models.constraints import Constraints, KeepTogether
@@ -225,6 +226,26 @@ def test_chunks_of_rows_add_up():
         total.merge(*filled(part).sums())
     np.testing.assert_array_equal(total.over((0, 2)), whole.over((0, 2)))
     np.testing.assert_array_equal(total.keys, whole.keys)
+
+
+def test_costs_are_counted_without_listing_what_costs():
+    """A forecast takes no time on tables of many features, whose groups are billions."""
+    rng = np.random.default_rng(5)
+    codes = np.column_stack([rng.integers(0, most, 60) for most in (2, 3, 9, 1, 30, 2)])
+    codes = np.where(rng.random(codes.shape) < [0, 0, 0.1, 0, 0, 0.1], np.nan, codes.astype(float))
+    for levels in (1, 2, 3, 7):
+        space = BoxSpace.of(Design.from_matrix(codes), Constraints(), levels)
+        assert num_cells(space) == CellLayout(space).num_cells
+        for level in range(levels):
+            assert space.num_groups(level) == len([*space.groups(level)])
+    many = TreeModel(
+        Design.from_matrix(rng.normal(size=(40, 300))),
+        rng.normal(size=40),
+        LeafPenalty(1.5),
+        NormalInverseGamma(0.0, 1.0, 1.0, 1.0),
+        Constraints(),
+    )
+    assert box_cost_of(many, 8).seconds > 1e9
 
 
 def test_refuses_by_name_what_boxes_cannot_do():

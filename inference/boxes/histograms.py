@@ -238,17 +238,16 @@ class BoxHistograms:
         self._sum_over_fewer()
         space, k, d = self.space, len(features), self.space.num_features
         own = np.array(features, np.int64)
-        start = np.zeros(d, np.int64)
-        strides = np.zeros((d, k), np.int64)
-        own_stride = np.zeros(d, np.int64)
-        for g in range(d):
-            joint = tuple(sorted({*features, g}))
-            sizes = self.layout.shape(joint)
-            steps = np.append(np.cumprod(sizes[:0:-1])[::-1], 1)
-            start[g] = self.layout.starts[joint]
-            for axis, f in enumerate(features):
-                strides[g, axis] = steps[joint.index(f)]
-            own_stride[g] = 0 if g in features else steps[joint.index(g)]
+        sizes, further = self.layout.sizes, np.arange(d)
+        is_own = np.isin(further, own)
+        joint = (tuple(sorted({*features, g})) for g in range(d))
+        start = np.array([self.layout.starts[each] for each in joint], np.int64)
+        # A step along a feature passes all cells of the later ones, of which `g` may be one.
+        is_later = (further[:, None] > own) & ~is_own[:, None]
+        steps = [math.prod(sizes[own[axis + 1 :]].tolist()) for axis in range(k)]
+        strides = np.where(is_later, sizes[:, None], 1) * np.array(steps, np.int64)
+        own_stride = np.where(own > further[:, None], sizes[own], 1).prod(axis=1, dtype=np.int64)
+        own_stride[is_own] = 0
         lengths = space.num_codes[own] + 1 + space.has_missing[own]
         arguments = own, lengths, space.num_codes, space.has_missing, start, strides, own_stride
         shape = int(np.prod(lengths, dtype=np.int64)), d, space.width

@@ -7,7 +7,7 @@ Boxes with the same features cut, by the same kinds of sides, form a *group*, an
 for each of these features.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
@@ -176,13 +176,21 @@ class BoxSpace:
 
     def num_boxes(self, level: int) -> int:
         """Count the boxes of a level, without listing the groups."""
+        return self._count(level, lambda sides: len(sides.low))
+
+    def num_groups(self, level: int) -> int:
+        """Count the groups of a level, without listing them: many features have millions."""
+        return self._count(level, lambda sides: len(sides.low) > 0)
+
+    def _count(self, level: int, number: Callable[[FeatureSides], int]) -> int:
+        """Sum over the groups of a level the products of a number for each side."""
         # Coefficients by number of splits; one feature adds one, two or no splits.
         counts = np.zeros(level + 1)
         counts[0] = 1
         for outer, inner in self.sides:
             new = counts.copy()
-            new[1:] += counts[:-1] * len(outer.low)
-            new[2:] += counts[:-2] * len(inner.low)
+            new[1:] += counts[:-1] * number(outer)
+            new[2:] += counts[:-2] * number(inner)
             counts = new
         return int(min(counts.sum(), 2**62))
 
