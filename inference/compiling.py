@@ -18,7 +18,14 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = ["COMPILED_LIGHTLY", "COMPILED_QUICKLY", "OneKernel", "Stopwatch", "make_room"]
+__all__ = [
+    "COMPILED_LIGHTLY",
+    "COMPILED_QUICKLY",
+    "OneKernel",
+    "Stopwatch",
+    "WorkClock",
+    "make_room",
+]
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
@@ -120,6 +127,29 @@ class Stopwatch:
     def seconds(self) -> float:
         """Seconds so far; those in which some thread compiled are not counted."""
         return time.monotonic() - self._start - self._compilers.seconds
+
+
+class WorkClock:
+    """Counts CPU seconds of the process from now on, less those of compiling.
+
+    CPU seconds of compilers are not known: between two readings their share is that of the time.
+    """
+
+    def __init__(self):
+        self._watch, self._total = Stopwatch(), 0.0
+        self._read = self._readings()
+
+    def _readings(self) -> tuple[float, float, float]:
+        return time.process_time(), time.monotonic(), self._watch.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        now = self._readings()
+        cpu, passed, working = (new - old for new, old in zip(now, self._read, strict=True))
+        self._total += cpu * min(1.0, max(0.0, working / max(passed, 1e-9)))
+        self._read = now
+        return self._total
 
 
 class _Compilers:

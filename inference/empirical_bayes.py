@@ -4,7 +4,7 @@ Evidence and gradient are exact, so a quasi-Newton method finds the maximum in a
 the unconstrained scale of each parameter.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -50,6 +50,7 @@ def empirical_bayes(
     tolerance: float = 1e-4,
     units: Mapping[str, float] = MappingProxyType({}),
     reach: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> EmpiricalBayes:
     """Maximise the exact log evidence over hyperparameters with L-BFGS.
 
@@ -71,6 +72,8 @@ def empirical_bayes(
     reach
         How far numbers may move on the unconstrained scale; None for any distance. Targets without
         noise have no greatest evidence.
+    is_over
+        Asked after each step whether to stop there.
 
     Raises
     ------
@@ -126,11 +129,16 @@ def empirical_bayes(
         by_value = {"prior": derived("prior"), "leaf": derived("leaf")}
         return -trace[-1], -np.asarray(pull(by_value)[0])
 
+    def end_in_time(position: np.ndarray) -> None:
+        if is_over():
+            raise StopIteration
+
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     limits = {"maxiter": max_steps, "maxfun": 2 * max_steps}
     options = {**limits, "gtol": tolerance, "ftol": 0.0}
     bounds = None if reach is None else [(at - reach, at + reach) for at in start_at]
-    found = minimize(loss, start_at, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    given = {"jac": True, "bounds": bounds, "options": options, "callback": end_in_time}
+    found = minimize(loss, start_at, method="L-BFGS-B", **given)
     fitted = model_at(found.x)
     return EmpiricalBayes(
         fitted["prior"],

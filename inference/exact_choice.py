@@ -12,7 +12,8 @@ budget the better half by evidence goes one rung up (successive halving). A ladd
 not gained by a rung, or has less evidence than another one with fewer levels. The chart of few
 buckets is tried too, where it is small. At last the numbers of what was chosen are fitted.
 Costs are estimates (`bdtppl.inference.exact_cost`), so that the choice does not depend on the
-machine or its load.
+machine or its load, unless the work takes so much longer than estimated that the budget would be
+exceeded: a clock that does not count compiling then ends the choice.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
 
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
+from bdtppl.inference.compiling import WorkClock
 from bdtppl.inference.empirical_bayes import EmpiricalBayes, empirical_bayes
 from bdtppl.inference.exact_cost import (
     AUTO_BINS,
@@ -57,6 +59,8 @@ _FIRST_RUNGS = 0.04  # of the budget, for each
 _CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen
 _LARGEST_STEP = 0.6  # of that, for one rung, so that others have a chance
 _SHARE_FOR_FITS = 0.15  # of what is left, for a fit of numbers on the way
+_TIMED = 0.03  # of the budget, for a setting whose seconds tell how slow the machine is
+_FITS_BY_CLOCK = 0.5  # the same by the clock, which ends those alone that take far longer
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
 _LAST_STEPS = 5  # of the last fit, at least
@@ -141,7 +145,11 @@ class _BudgetedSearch:
     parts
         The prior and the leaf family, once their numbers were fitted.
     left
-        Seconds of the budget that are left.
+        Seconds of the budget that are left, as estimated.
+    spent
+        Seconds of work when the clock was last looked at.
+    ratios
+        Seconds of work for each estimated one, at least 1, of settings that took long.
     too_costly
         Settings that a larger budget would try.
     """
@@ -152,6 +160,10 @@ class _BudgetedSearch:
     on_step: Callable[[int], None] | None
     numbers: Numbers
     left: float
+    clock: WorkClock = field(default_factory=lambda: WorkClock())
+    earlier: float = 0.0  # seconds of the search that this one goes on with
+    spent: float = 0.0
+    ratios: list[float] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
     tried: list[Setting] = field(default_factory=list)
     best: tuple[Setting, Any] | None = None
@@ -175,6 +187,35 @@ class _BudgetedSearch:
             rungs.append(rung)
         return rungs
 
+    def look_at_clock(self) -> float:
+        """Note the seconds of work so far; returns those since the last look.
+
+        A search that goes on begins with those that were spent, so it has no more to spend.
+        """
+        before, self.spent = self.spent, self.numbers(lambda: [self.now]).item()
+        self.earlier = self.spent - self.clock.seconds
+        return self.spent - before
+
+    @property
+    def now(self) -> float:
+        """Seconds of work so far."""
+        return self.earlier + self.clock.seconds
+
+    @property
+    def slowness(self) -> float:
+        """Seconds of work for each estimated one; the first settings may hold some compiling."""
+        return min(self.ratios, default=1.0)
+
+    def is_in_time(self, setting: Setting) -> bool:
+        """Whether the clock, too, leaves time for a setting."""
+        return self.spent + self.slowness * setting.seconds <= self.budget.seconds
+
+    def steps(self, names: Collection[str], setting: Setting, left: float) -> int:
+        """Count the steps of a fit that some seconds pay for; none if the clock leaves no time."""
+        by_clock = (self.budget.seconds - self.spent) / self.slowness
+        in_time = _affordable_steps(names, setting.seconds, by_clock)
+        return _affordable_steps(names, setting.seconds, left) if in_time >= _FEWEST_STEPS else 0
+
     def boxes(self, setting: Setting) -> ExactPosterior | BoxPosterior:
         model = self.model(setting.bins)
         limits = replace(model.constraints, max_depth=setting.max_depth)
@@ -184,6 +225,9 @@ class _BudgetedSearch:
         """Compute the log evidence of a setting and keep the best one."""
         scored = replace(setting, log_evidence=self.log_evidence(exact))
         self.left -= setting.seconds
+        seconds = self.look_at_clock()
+        if setting.seconds > _TIMED * self.budget.seconds:
+            self.ratios.append(max(1.0, seconds / setting.seconds))
         self.tried.append(scored)
         if self.on_step is not None:
             self.on_step(len(self.tried))
@@ -196,13 +240,27 @@ class _BudgetedSearch:
 
     def fit_numbers(self, names: Collection[str], setting: Setting) -> None:
         """Fit numbers by a setting, if a share of what is left pays for that."""
-        steps = _affordable_steps(names, setting.seconds, _SHARE_FOR_FITS * self.left)
+        steps = self.steps(names, setting, _SHARE_FOR_FITS * self.left)
         if names and steps >= _FEWEST_STEPS:
-            self.fit(names, self.boxes(setting), setting, steps)
+            self.fit(names, self.boxes(setting), setting, steps, _FITS_BY_CLOCK)
 
-    def fit(self, names: Collection[str], exact: Any, setting: Setting, steps: int) -> Any:
-        better, spent = _fitted(exact, names, setting.seconds, steps, self.numbers)
+    def fit(
+        self,
+        names: Collection[str],
+        exact: Any,
+        setting: Setting,
+        steps: int,
+        share: float = 1.0,
+    ) -> Any:
+        """Fit numbers in some steps, and within a share of the seconds that the clock leaves."""
+        end = self.spent + share * (self.budget.seconds - self.spent)
+
+        def is_over() -> bool:
+            return self.now > end
+
+        better, spent = _fitted(exact, names, setting.seconds, steps, self.numbers, is_over)
         self.left -= spent
+        self.look_at_clock()
         self.parts = {"prior": better.prior, "leaf": better.leaf}
         return better
 
@@ -215,13 +273,13 @@ class _BudgetedSearch:
         if self.best is None or not names or not np.isfinite(self.best[0].log_evidence):
             return
         chosen, exact = self.best
-        steps = _affordable_steps(names, chosen.seconds, self.left)
+        steps = self.steps(names, chosen, self.left)
         if steps >= _LAST_STEPS or chosen.method == "chart":
             better = self.fit(names, exact, chosen, steps) if steps >= _FEWEST_STEPS else exact
         else:
             left = self.left - chosen.seconds
             rungs = [rung for rung in self.ladder(chosen.bins) if rung.max_depth]
-            paid = {r: _affordable_steps(names, r.seconds, left) for r in rungs}
+            paid = {rung: self.steps(names, rung, left) for rung in rungs}
             cheap = [rung for rung, number in paid.items() if number >= _LAST_STEPS]
             if not cheap:
                 return
@@ -269,7 +327,9 @@ def fit_numbers(exact: Any, names: Collection[str], seconds: float, keep: Any = 
     steps = _affordable_steps(names, of_sum, seconds)
     if not names or steps < _FEWEST_STEPS or not np.isfinite(exact.log_evidence):
         return exact
-    return _fitted(exact, names, of_sum, steps, _remembering(keep))[0]
+    clock = WorkClock()
+    numbers = _remembering(keep)
+    return _fitted(exact, names, of_sum, steps, numbers, lambda: clock.seconds > seconds)[0]
 
 
 def _is_strength(names: Collection[str]) -> bool:
@@ -284,7 +344,12 @@ def _affordable_steps(names: Collection[str], seconds: float, left: float) -> in
 
 
 def _fitted(
-    exact: Any, names: Collection[str], seconds: float, steps: int, numbers: Numbers
+    exact: Any,
+    names: Collection[str],
+    seconds: float,
+    steps: int,
+    numbers: Numbers,
+    is_over: Callable[[], bool],
 ) -> tuple[Any, float]:
     """Fit numbers in some steps, and tell the estimated seconds of that."""
     places = [
@@ -301,7 +366,7 @@ def _fitted(
         if _is_strength(names):
             better, spent = _with_best_strength(exact, steps), seconds * steps
         else:
-            better = _fitted_freely(exact, names, steps)
+            better = _fitted_freely(exact, names, steps, is_over)
             spent = seconds * _FIT_COST * len(better.log_evidence)
         return [spent, *np.concatenate([each.ravel() for each in values(better)])]
 
@@ -317,10 +382,13 @@ def _fitted(
     return exact.with_model(**changed), spent.item()
 
 
-def _fitted_freely(exact: Any, names: Collection[str], steps: int) -> EmpiricalBayes:
+def _fitted_freely(
+    exact: Any, names: Collection[str], steps: int, is_over: Callable[[], bool] = lambda: False
+) -> EmpiricalBayes:
     """Maximise the evidence within reach of the numbers at the start."""
     units, limits = _units_of(exact.leaf), {"max_steps": steps, "tolerance": 0.05}
-    return empirical_bayes(exact, parameters=names, units=units, reach=_FIT_REACH, **limits)
+    limits |= {"reach": _FIT_REACH, "is_over": is_over}
+    return empirical_bayes(exact, parameters=names, units=units, **limits)
 
 
 @in_float64
@@ -404,7 +472,8 @@ def choose_by_evidence(
             _climb_ladders(search)
         if method != "boxes":
             limit = small if search.best is not None else budget.subproblems
-            any(search.try_chart(bins, limit) for bins in AUTO_BINS)  # the first that fits
+            left = AUTO_BINS if search.best is None or search.spent < budget.seconds else ()
+            any(search.try_chart(bins, limit) for bins in left)  # the first that fits
     if search.best is None:
         raise TooManySubproblems(
             budget.subproblems, f" even with {AUTO_BINS[-1]} bins a feature", "fewer features"
@@ -444,9 +513,10 @@ def _climb_ladders(search: _BudgetedSearch) -> None:
         search.fit_numbers(of_leaf, max(cheap, key=lambda setting: setting.seconds))
     most = _FIRST_RUNGS * search.budget.seconds
     num_cheap = [sum(each.seconds <= most for each in rungs) for rungs in ladders.values()]
+    first = max(min(filter(None, num_cheap), default=1) - 1, 0)
     for number, rungs in ladders.items():
-        if rungs[0].seconds <= most:
-            stand(number, max(min(filter(None, num_cheap)) - 1, 0))
+        if rungs[0].seconds <= most and (not rung or search.is_in_time(rungs[first])):
+            stand(number, first)
     if not rung and ladders:
         cheapest = min(ladders, key=lambda number: ladders[number][0].seconds)
         stand(cheapest, 0)
@@ -465,7 +535,8 @@ def _climb_ladders(search: _BudgetedSearch) -> None:
         }
 
     def is_paid(rung: Setting) -> bool:
-        return rung.seconds <= min(search.left, _LARGEST_STEP * _CLIMBED * search.budget.seconds)
+        most = min(search.left, _LARGEST_STEP * _CLIMBED * search.budget.seconds)
+        return rung.seconds <= most and search.is_in_time(rung)
 
     while paid := {number: each for number, each in next_rungs().items() if is_paid(each)}:
         better = sorted(paid, key=lambda number: -value[number])[: (len(paid) + 1) // 2]

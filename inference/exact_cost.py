@@ -16,6 +16,7 @@ import numpy as np
 from bdtppl.inference.boxes.exact import BoxPosterior, why_no_boxes
 from bdtppl.inference.boxes.histograms import BoxHistograms
 from bdtppl.inference.boxes.space import BoxSpace
+from bdtppl.inference.boxes.weights import num_weights
 from bdtppl.inference.pcfg.compiler import TooManySubproblems, compile_grammar, count_subproblems
 from bdtppl.inference.pcfg.exact import ExactPosterior
 from bdtppl.inference.pcfg.leaf_count_posterior import exact_posterior
@@ -46,6 +47,8 @@ MOST_DEPTH_SUGGESTED = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
+_SECONDS_A_WEIGHT = 3e-8  # of the table of the prior's weights
+_BYTES_A_WEIGHT = 100.0  # most of all while it is made
 _FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
 _TIMES_THE_BUDGET = 10  # times the budget of a search, for boxes that were asked for
 
@@ -96,8 +99,10 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
         seconds *= 1.7
     d = space.num_features
     seconds += _SECONDS_A_ROW * num_rows * comb(d, min(space.num_levels, d))
-    cells = num_cells(space) * (num_values + 1)
-    return Budget(seconds, 8.0 * (2 * cells + 3 * space.num_boxes(space.num_levels - 1)))
+    cells, weights = num_cells(space) * (num_values + 1), num_weights(space, prior)
+    seconds += _SECONDS_A_WEIGHT * weights
+    boxes = space.num_boxes(space.num_levels - 1)
+    return Budget(seconds, 8.0 * (2 * cells + 3 * boxes) + _BYTES_A_WEIGHT * weights)
 
 
 def num_cells(space: BoxSpace) -> float:

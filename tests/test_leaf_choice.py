@@ -1,10 +1,12 @@
 """Numbers of leaf families that have the greatest evidence, and the estimators that take them."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from sklearn.base import clone
 
 from bdtppl import (
     ExactTreeRegressor,
@@ -12,8 +14,10 @@ from bdtppl import (
     MetropolisTreeRegressor,
     ParticleTreeRegressor,
 )
+from bdtppl.estimators.base import ChoiceWarning
 from bdtppl.inference import exact_choice
 from bdtppl.inference.boxes.exact import BoxPosterior
+from bdtppl.inference.boxes.recursion import Recursion
 from bdtppl.inference.exact_choice import leaf_by_evidence
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
@@ -147,3 +151,33 @@ def test_a_word_that_is_no_leaf_family_is_refused():
     X, y = steps()
     with pytest.raises(ValueError, match="leaf must be a leaf family, 'from_targets' or None"):
         GreedyModalTreeRegressor(leaf="normal").fit(X, y)
+
+
+class SlowClock:
+    """Seconds of a machine on which each sum over trees takes one."""
+
+    seconds = 0.0
+
+
+def test_a_budget_holds_where_the_work_takes_longer_than_estimated(monkeypatch):
+    """Nothing is begun that the clock has no time for, but the first setting."""
+    rng = np.random.default_rng(0)
+    X, clock = rng.normal(size=(60, 3)), SlowClock()
+    y = X[:, 0] + (X[:, 1] > 0) * X[:, 2]
+    inside = Recursion.inside
+
+    def slowly(self, *args, **kwargs):
+        clock.seconds += 1.0
+        return inside(self, *args, **kwargs)
+
+    model = ExactTreeRegressor(method="boxes", max_seconds=12.0, max_depth=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ChoiceWarning)
+        usual = clone(model).fit(X, y)
+        monkeypatch.setattr(Recursion, "inside", slowly)
+        monkeypatch.setattr(exact_choice, "WorkClock", lambda: clock)
+        model.fit(X, y)
+    tried = np.isfinite(model.settings_["log_evidence"]).sum()
+    assert 1 <= tried < np.isfinite(usual.settings_["log_evidence"]).sum()
+    # A prior that is not normalised takes two sums a point, and a step of a fit tries two points.
+    assert clock.seconds <= 12.0 + 2 + 4

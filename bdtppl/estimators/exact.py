@@ -133,8 +133,9 @@ class ExactParameters(HasCheckpoint, ShowsProgress):
     )
     max_seconds: float = parameter(
         8.0,
-        'CPU seconds, as estimated at fixed rates, that ``bins="auto"`` may spend; seconds by the '
-        "clock that a search takes at most.",
+        'CPU seconds that ``bins="auto"`` may spend, compiling not counted. They are estimated at '
+        "fixed rates, so that the choice does not depend on the machine, unless the work takes "
+        "longer and would exceed them; then it ends in time. Of a search, seconds by the clock.",
         above=0,
     )
     max_bytes: float = parameter(

@@ -4,6 +4,7 @@ A prior's weights are tabulated by its own methods, for all values of the counts
 every prior that reads counts alone is known here without a line of its own.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 from bdtppl.models.prior_weights import log_weights
 
-__all__ = ["PriorGrid", "counts_apart", "facts_beyond_counts", "leaf_tables"]
+__all__ = ["PriorGrid", "counts_apart", "facts_beyond_counts", "leaf_tables", "num_weights"]
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
@@ -30,6 +31,30 @@ def facts_beyond_counts(prior: TreePrior) -> set[str]:
     """Names of what a node-wise prior reads beside counts of rules, widths of gaps and depth."""
     known = {*_RULE_COUNTS, "log_width_share"}
     return ({*prior.node_facts} - _NODE_COUNTS) | ({*prior.rule_facts} - known)
+
+
+def _largest_counts(space: BoxSpace, prior: TreePrior) -> dict[str, int]:
+    """One more than the largest value of each count that a prior reads, and 1 of others.
+
+    Entry 0 of a count that is read stays unused, so that counts are places.
+    """
+    cuts = (space.num_codes - 1) * (1 + space.has_missing.astype(np.int64))
+    most = {
+        "log_num_features": space.num_features,
+        "log_num_cuts": int(space.num_codes.max()) - 1 if prior.rules == "cuts" else 1,
+        "log_num_feature_cuts": int(np.bincount(space.column, cuts).max()),
+        "log_num_equivalent": int(cuts.sum()),
+    }
+    read = {*prior.node_facts, *prior.rule_facts}
+    if prior.rules == "cuts":
+        read.add("log_num_cuts")
+    return {name: count + 1 if name in read else 1 for name, count in most.items()}
+
+
+def num_weights(space: BoxSpace, prior: TreePrior) -> float:
+    """Count the weights that `PriorGrid` tabulates."""
+    places = math.prod(_largest_counts(space, prior).values())
+    return float(space.num_levels * space.num_features * places)
 
 
 class PriorGrid:
@@ -52,32 +77,18 @@ class PriorGrid:
         self.space = space
         self.each_cut = prior.rules == "cuts"
         self.reads_width = "log_width_share" in prior.rule_facts
-        sides = 1 + space.has_missing.astype(np.int64)
-        cuts = int((space.num_codes - 1).max())
-        of_columns = np.bincount(space.column, (space.num_codes - 1) * sides)
-        most = {
-            "log_num_features": space.num_features,
-            "log_num_cuts": cuts if self.each_cut else 1,
-            "log_num_feature_cuts": int(of_columns.max()),
-            "log_num_equivalent": int(((space.num_codes - 1) * sides).sum()),
-        }
-        read = {*prior.node_facts, *prior.rule_facts}
-        if self.each_cut:
-            read.add("log_num_cuts")
-        # Entry 0 of a count that is read stays unused, so that counts are places.
-        lengths = [most[name] + 1 if name in read else 1 for name in most]
-        shape = (space.num_levels, space.num_features, *lengths)
-        if np.prod(shape, dtype=float) > _MOST_WEIGHTS:
+        most = _largest_counts(space, prior)
+        self.shape = shape = (space.num_levels, space.num_features, *most.values())
+        if num_weights(space, prior) > _MOST_WEIGHTS:
             raise ValueError(
                 f"The weights of a {type(prior).__name__} on {space.num_features} features of up "
-                f"to {cuts} cuts are too many to tabulate; use fewer bins."
+                f"to {space.num_codes.max() - 1} cuts are too many to tabulate; use fewer bins."
             )
-        self.shape = shape
         places = np.indices(shape, dtype=np.int32).reshape(len(shape), -1)
         self._length = padded_size(places.shape[1])
         places = np.pad(places, ((0, 0), (0, self._length - places.shape[1])))
         logs = dict(zip(most, np.log(np.maximum(places[2:], 1)), strict=True))
-        facts = {name: logs[name] for name in _RULE_COUNTS if name in read}
+        facts = {name: logs[name] for name in _RULE_COUNTS if most[name] > 1}
         if self.reads_width:
             facts["log_width_share"] = np.zeros(self._length)
         self._node = Node(
