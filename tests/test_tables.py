@@ -333,6 +333,19 @@ DECORATED = [
     (["5 kg/m2", "6 kg/m2"], [5, 6]),
     (["12 May", "13 May"], [12, 13]),
     (["5E3 km", "2e3 km"], [5000, 2000]),
+    (["\u20ac1.234,50", "\u20ac12,00"], [1234.5, 12]),
+    (["1 234,50 \u20ac", "12,00 \u20ac"], [1234.5, 12]),
+    (["12 %", "7,5 %"], [12, 7.5]),
+    (["CHF 1'234.50", "CHF 12.00"], [1234.5, 12]),
+    (["R$ 5,50", "R$ 1.200,00"], [5.5, 1200]),
+    (["($1,234)", "$5"], [-1234, 5]),
+    (["\u22125.5%", "3%"], [-5.5, 3]),
+    (["\u2212$5", "$3"], [-5, 3]),
+    (["5 \u00b0C", "\u22123 \u00b0C"], [5, -3]),
+    (["5 m\u00b2", "6 m\u00b2"], [5, 6]),
+    (["1\u202f000 km", "20 km"], [1000, 20]),
+    (["1\u00a0234,5 kg", "2,5 kg"], [1234.5, 2.5]),
+    (["10 km/h", "12 km/h"], [10, 12]),
 ]
 NOT_DECORATED = [
     ["$5", "7"],
@@ -347,6 +360,22 @@ NOT_DECORATED = [
     ["(5", "6)"],
     ["-(-5)", "6"],
     ["$", "5"],
+    ["1.2.3", "1.2.4"],
+    ["v1.2", "v1.3"],
+    ["192.168.0.1", "10.0.0.1"],
+    ["12h30", "13h45"],
+    ["+49 30 123456", "+49 40 654321"],
+    ["555-1234", "555-9876"],
+    ["(030) 1234", "(040) 1234"],
+    ["90210-1234", "10001-0001"],
+    ["5'6\"", "5'7\""],
+    ["0x1F", "0x2A"],
+    ["1/2", "3/4"],
+    ["5M", "7k"],
+    ["5*", "6*"],
+    ["50 %", "0.5"],
+    ["5-", "3"],
+    ["\u2212\u22125", "3"],
 ]
 
 
@@ -371,6 +400,38 @@ def test_numbers_that_are_decorated_differently_are_a_category(write, cells):
     assert not table.is_numeric("a")
     schema, _ = Schema.read({"a": np.array(cells)})
     assert schema.columns[0].levels == tuple(sorted(cells))
+
+
+@pytest.mark.parametrize(
+    ("cells", "error"),
+    [
+        (["2024-01-31", "2024-02-01"], "holds dates"),
+        (["31.01.2024", "01.02.2024"], "holds dates"),
+        (["01/02/2024", "03/04/2024"], "holds dates"),
+        (["12:30", "13:45"], "holds dates"),
+        (["R$ 1,500", "R$ 2,750"], "'1,500' is one number"),  # where commas are decimal
+        (["1,234 cm", "5,678 cm"], "'1,234' is one number"),
+        (["1,5", "2.5"], "is in no notation that all cells above it have"),
+    ],
+)
+def test_what_may_be_read_in_two_ways_is_refused(write, cells, error):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    with pytest.raises(ValueError, match=error):
+        table.features(["a"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["\u22125", "3"], [-5, 3]),  # the minus of typesetters
+        (["1,5e3", "2,5e-1"], [1500, 0.25]),
+        (["1\u00a0234,5", "2,5"], [1234.5, 2.5]),
+        (["007", "012"], [7, 12]),
+    ],
+)
+def test_numbers_in_other_notations_are_read(write, cells, values):
+    table = read_table(write("\n".join(["a;b", *(f"{cell};x" for cell in cells)])))
+    np.testing.assert_array_equal(table.features(["a"])["a"], values)
 
 
 def test_a_slip_among_decorated_numbers_is_noted(write):

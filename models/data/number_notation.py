@@ -23,6 +23,7 @@ __all__ = [
     "without_notation",
 ]
 
+_SIGNS = "+\u2212-"  # of which the second is the minus of typesetters
 _SPACES = " '\u2019\u00a0\u202f"
 _NOTATIONS = {  # the signs that may set off thousands, and the decimal sign
     "with commas between thousands": (",", "."),
@@ -31,8 +32,8 @@ _NOTATIONS = {  # the signs that may set off thousands, and the decimal sign
 }
 _CELL_FORMS = {
     notation: re.compile(
-        rf"(?=[+-]?[{decimal}]?\d)"
-        rf"[+-]?(\d*|[1-9]\d{{0,2}}([{groups}])\d{{3}}(\2\d{{3}})*)([{decimal}]\d*)?(e[+-]?\d+)?",
+        rf"(?=[{_SIGNS}]?[{decimal}]?\d)"
+        rf"[{_SIGNS}]?(\d*|[1-9]\d{{0,2}}([{groups}])\d{{3}}(\2\d{{3}})*)([{decimal}]\d*)?(e[+-]?\d+)?",
         re.IGNORECASE,
     )
     for notation, (groups, decimal) in _NOTATIONS.items()
@@ -44,8 +45,8 @@ _CURRENCY = (
 )
 _COMMA_SETS_OFF = tuple("$\u00a3\u00a5\u20b9")  # thousands, where these stand before a number
 _DECORATED = re.compile(
-    rf"(?P<sign>[+-]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
-    rf"(?P<number>[+-]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:[eE][+-]?\d+)?)"
+    rf"(?P<sign>[{_SIGNS}]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
+    rf"(?P<number>[{_SIGNS}]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:[eE][+-]?\d+)?)"
     r"[ \u00a0]?(?P<after>(?:[^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5\u20b9])"
     r"(?:[^()<>+\d]|(?<=[^\W\d_])\d)*|)(?P<close>\)?)"  # a digit as in m2, none as in 10 x 20
 )
@@ -131,7 +132,7 @@ def without_notation(cell: str, notation: str) -> str:
     '-1234.5'
     """
     groups, decimal = _NOTATIONS[notation]
-    return re.sub(f"[{groups}]", "", cell).replace(decimal, ".")
+    return re.sub(f"[{groups}]", "", cell).replace(decimal, ".").replace("\u2212", "-")
 
 
 def decorated(cell: str) -> Decorated | None:
@@ -148,7 +149,7 @@ def decorated(cell: str) -> Decorated | None:
     if found is None or bool(found["open"]) != bool(found["close"]):
         return None
     signs = found["sign"] + ("-" if found["open"] else "")
-    if len(signs) + (found["number"][0] in "+-") > 1:
+    if len(signs) + (found["number"][0] in _SIGNS) > 1:
         return None
     return Decorated(
         signs + found["number"], found["before"], found["after"].strip(), bool(found["open"])
@@ -184,7 +185,11 @@ def undecorated(cells: Sequence[str]) -> tuple[list[str], str] | None:
     if not said or not all(map(looks_like_number, numbers)):
         return None
     with_commas = next(iter(_NOTATIONS))
-    if before[-1:] in _COMMA_SETS_OFF and all(map(_CELL_FORMS[with_commas].fullmatch, numbers)):
+    if (
+        before[-1:] in _COMMA_SETS_OFF
+        and before != "R$"
+        and all(map(_CELL_FORMS[with_commas].fullmatch, numbers))
+    ):
         numbers = [without_notation(number, with_commas) for number in numbers]
     return numbers, " and ".join(said)
 
