@@ -378,6 +378,7 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD.replace("v", ""), [], "Column 'y', line 3: the target is missing"),
         (GOOD.replace("v", "nan"), [], "Column 'y', line 3: the target is missing"),
         (GOOD.replace("v", "u"), [], "Column 'y': the target has one class only, 'u'"),
+        ("a,y\n1,u\n", [], "The table has one row only"),
         ("a,y\n1,1\n2,inf\n3,2\n", [], "Column 'y', line 3: 'inf' is infinite"),
         ("a,y\n1,1\n2,1\n3,x\n", [], "Column 'y', line 4: 'x' is not a number but most"),
         (GOOD, ["--task", "regression"], "Column 'y', line 2: 'u' is not a number"),

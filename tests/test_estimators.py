@@ -383,3 +383,8 @@ def test_quantiles_are_the_ends_of_intervals():
     for wrong in ([], [0.0], [0.5, 1.2], [[0.5]]):
         with pytest.raises(ValueError, match="probabilities must be numbers between 0 and 1"):
             model.predict_quantiles(X, wrong)
+
+
+def test_one_row_is_not_called_one_class():
+    with pytest.raises(ValueError, match="There is one row only"):
+        ExactTreeClassifier().fit([[1.0]], ["yes"])

@@ -50,6 +50,10 @@ def target_of(table: Table, name: str, task: Task | None) -> Target:
         task, reason = _guess(table, name)
     y = _as_classes(table, name) if task == "classification" else table.numbers(name)
     if task == "classification" and len(set(y.tolist())) < 2:
+        if len(y) == 1:
+            raise ValueError(
+                f"The table has one row only; two or more classes are needed in column {name!r}."
+            )
         raise ValueError(
             f"Column {name!r}: the target has one class only, {cells[0]!r}; two or more are needed."
         )

@@ -70,11 +70,11 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                 TableWarning,
                 stacklevel=4,
             )
-        self._set_classes(labels)
+        self._set_classes(labels, int(kept.sum()))
         return np.searchsorted(self.classes_, y[kept])
 
-    def _set_classes(self, labels: np.ndarray) -> None:
-        """Set ``classes_`` from the labels of the rows, sorted."""
+    def _set_classes(self, labels: np.ndarray, num_rows: int | None = None) -> None:
+        """Set ``classes_`` from the labels of some rows, sorted."""
         if self.classes is not None:
             if isinstance(self.classes, str) or np.ndim(self.classes) != 1:
                 raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
@@ -87,6 +87,11 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                     f"y holds label {_plain(unknown[0])!r}, which classes does not declare."
                 )
             labels = declared
+        if len(labels) < 2 and num_rows == 1:
+            raise ValueError(
+                "There is one row only (n_samples=1); two or more classes are needed. Declare "
+                "absent ones with classes=[...]."
+            )
         if len(labels) < 2:
             raise ValueError(
                 f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
