@@ -25,6 +25,7 @@ from bdtppl import (
 from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
+from bdtppl.plotting.bands import Places, draw_bands
 from bdtppl.plotting.calibration import sum_quantiles
 from bdtppl.plotting.colours import class_style
 
@@ -412,3 +413,12 @@ def test_the_most_extreme_of_many_levels_are_shown():
     assert len(ax.get_yticklabels()) == 20
     assert ax.get_ylabel() == "city (20 of 30 levels)"
     assert labels_that_are_cut(ax) == []
+
+
+def test_the_lowest_band_of_a_level_does_not_begin_on_the_axis():
+    _, (upright, flat) = plt.subplots(1, 2)
+    for ax, ticks in ((upright, ["a", "b"]), (flat, ["a" * 80, "b" * 80])):
+        places = Places("levels", np.arange(2), None, ticks)
+        draw_bands(ax, places, {0.9: np.array([[3.0, 4.0], [5.0, 7.0]])}, {0.9: "band"})
+        (low, _), _ = places.laid(ax.get_ylim(), ax.get_xlim())
+        assert low < 3.0

@@ -186,7 +186,9 @@ def draw_bands(
         }
         if places.kind == "levels":
             draw, _ = places.laid(ax.bar, ax.barh)
-            draw(places.x, high - low, _LEVEL_WIDTH, low, **style)
+            for bar in draw(places.x, high - low, _LEVEL_WIDTH, low, **style):
+                bar.sticky_edges.x.clear()  # else the lowest one begins on the axis, which hides it
+                bar.sticky_edges.y.clear()
         else:
             step: Any = _DRAW_STYLES.get(places.kind, "").removeprefix("steps-") or None
             ax.fill_between(places.x, places.drawn(low), places.drawn(high), step=step, **style)
