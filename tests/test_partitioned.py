@@ -474,3 +474,21 @@ def test_a_folder_without_dask_says_what_to_install(folder, monkeypatch):
 @needs_dask
 def test_an_empty_folder_is_refused(tmp_path):
     assert "has no Parquet file" in " ".join(run(tmp_path, "--target", "y").output.split())
+
+
+def test_ordered_categories_in_parts_are_one_column_of_cuts():
+    """A part without some of the levels, and levels that sort otherwise than by name."""
+    rng = np.random.default_rng(0)
+    code = np.sort(rng.integers(0, 3, 90))
+    size = pd.Categorical.from_codes(code, ["S", "M", "L"], ordered=True)
+    X = pd.DataFrame({"size": size, "a": rng.normal(size=90)})
+    y = code + rng.normal(0, 0.3, 90)
+    whole = ExactTreeRegressor(**SETTINGS).fit(X, y)
+    parted = ExactTreeRegressor(**SETTINGS).fit(
+        lambda: ((X[at : at + 30], y[at : at + 30]) for at in (0, 30, 60))
+    )
+    assert parted.schema_ == whole.schema_
+    assert parted.rules() == whole.rules()
+    assert "size < M" in parted.rules()
+    assert parted.log_evidence_ == pytest.approx(whole.log_evidence_, abs=1e-6)
+    np.testing.assert_allclose(parted.predict(X), whole.predict(X), rtol=1e-9)
