@@ -41,6 +41,14 @@ class EmpiricalBayes(NamedTuple):
     is_converged: bool
 
 
+def _ending(is_over: Callable[[], bool]) -> Callable[[np.ndarray], None]:
+    def after_step(position: np.ndarray) -> None:
+        if is_over():
+            raise StopIteration
+
+    return after_step
+
+
 @in_float64
 def empirical_bayes(
     exact: Any,
@@ -129,15 +137,11 @@ def empirical_bayes(
         by_value = {"prior": derived("prior"), "leaf": derived("leaf")}
         return -trace[-1], -np.asarray(pull(by_value)[0])
 
-    def end_in_time(position: np.ndarray) -> None:
-        if is_over():
-            raise StopIteration
-
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     limits = {"maxiter": max_steps, "maxfun": 2 * max_steps}
     options = {**limits, "gtol": tolerance, "ftol": 0.0}
     bounds = None if reach is None else [(at - reach, at + reach) for at in start_at]
-    given = {"jac": True, "bounds": bounds, "options": options, "callback": end_in_time}
+    given = {"jac": True, "bounds": bounds, "options": options, "callback": _ending(is_over)}
     found = minimize(loss, start_at, method="L-BFGS-B", **given)
     fitted = model_at(found.x)
     return EmpiricalBayes(

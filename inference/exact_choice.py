@@ -206,13 +206,18 @@ class _BudgetedSearch:
         """Seconds of work for each estimated one; the first settings may hold some compiling."""
         return min(self.ratios, default=1.0)
 
+    @property
+    def until(self) -> float:
+        """Seconds of work at which the clock ends: the budget, and a second or a tenth more."""
+        return self.budget.seconds + max(1.0, 0.1 * self.budget.seconds)
+
     def is_in_time(self, setting: Setting) -> bool:
         """Whether the clock, too, leaves time for a setting."""
-        return self.spent + self.slowness * setting.seconds <= self.budget.seconds
+        return self.slowness * setting.seconds <= self.until - self.spent
 
     def steps(self, names: Collection[str], setting: Setting, left: float) -> int:
         """Count the steps of a fit that some seconds pay for; none if the clock leaves no time."""
-        by_clock = (self.budget.seconds - self.spent) / self.slowness
+        by_clock = (self.until - self.spent) / self.slowness
         in_time = _affordable_steps(names, setting.seconds, by_clock)
         return _affordable_steps(names, setting.seconds, left) if in_time >= _FEWEST_STEPS else 0
 
@@ -253,7 +258,7 @@ class _BudgetedSearch:
         share: float = 1.0,
     ) -> Any:
         """Fit numbers in some steps, and within a share of the seconds that the clock leaves."""
-        end = self.spent + share * (self.budget.seconds - self.spent)
+        end = self.spent + share * (self.until - self.spent)
 
         def is_over() -> bool:
             return self.now > end
@@ -472,7 +477,7 @@ def choose_by_evidence(
             _climb_ladders(search)
         if method != "boxes":
             limit = small if search.best is not None else budget.subproblems
-            left = AUTO_BINS if search.best is None or search.spent < budget.seconds else ()
+            left = AUTO_BINS if search.best is None or search.spent < search.until else ()
             any(search.try_chart(bins, limit) for bins in left)  # the first that fits
     if search.best is None:
         raise TooManySubproblems(
