@@ -192,7 +192,7 @@ class RJHMC:
             Draws of each, all of them kept, those of burn-in first: they depend on where chains
             start and, where chains are restarted, on each other.
         """
-        given = {"chains": chains, "burn_in": burn_in, "draws": draws}
+        given: Any = {"chains": chains, "burn_in": burn_in, "draws": draws}
         walks = JumpingChains(self, model, x, y, hard_inputs=hard_inputs, **given)
         return walks.result(run(walks, rng_key))
 

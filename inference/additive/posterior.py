@@ -177,7 +177,7 @@ class SumPosterior:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
         weight, variance = self.feature_weight[chain, draw], self.variance[chain, draw]
-        linear = (None, None)
+        linear: Any = (None, None)
         if self.linear is not None and self.linear_deviation is not None:
             linear = self.linear[chain, draw], self.linear_deviation[chain, draw]
         noise: Any = (None, None)

@@ -143,9 +143,10 @@ def best_rules(problem: Problem, level: Level, num_features: np.ndarray | None =
     num_rules, scores, log_rule, split, high = (
         np.stack(each, axis=1) for each in zip(*of_features, strict=True)
     )
-    of_column, available = num_rules, num_features
     if num_features is None:
         of_column, available = count_by_column(problem, num_rules[:, : shape[1]])
+    else:
+        of_column, available = num_rules, num_features
     if law is None and shape[1]:
         log_rule = log_rules_of_features(problem, level, of_column, available)
         scores = np.where(num_rules > 0, scores + log_rule, -np.inf)

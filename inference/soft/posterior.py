@@ -166,8 +166,9 @@ class SoftPosterior:
     @property
     def pseudo_weight(self) -> float | None:
         """Sum of weights that are no counts; None of counts."""
-        is_whole = self.weights is None or self.weights.dtype.kind == "i"
-        return None if is_whole else float(self.weights.sum())
+        if self.weights is None or self.weights.dtype.kind == "i":
+            return None
+        return float(self.weights.sum())
 
     def in_units(
         self, model: SoftRegression, y: np.ndarray, loc: float, scale: float

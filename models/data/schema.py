@@ -548,9 +548,9 @@ class Schema:
             levels, sets = c["levels"], [(level,) for level in c["shown"]]
             # Files of 2026 and before have none of these.
             of_one = [tuple(own) for own in c.get("sets", ())]
-            flags = [c.get(name, False) for name in ("marks_missing", "is_ordered")]
+            marks_missing, is_ordered = c.get("marks_missing", False), c.get("is_ordered", False)
             texts = [c["name"], *(levels or ()), *itertools.chain(*sets, *of_one)]
-            are_bool = all(type(flag) is bool for flag in flags)
+            are_bool = type(marks_missing) is bool and type(is_ordered) is bool
             if not all(isinstance(text, str) for text in texts) or not are_bool:
                 raise ValueError("a column has a name or a level that is no text")
             known = set(levels or ())
@@ -558,7 +558,8 @@ class Schema:
             if not is_known or not all(of_one) or (sets and of_one):
                 raise ValueError(f"column {c['name']!r} has wrong levels")
             levels = levels and tuple(levels)
-            made.append(Column(c["name"], levels, tuple(sets + of_one), *flags, bool(of_one)))
+            sets, is_one = tuple(sets + of_one), bool(of_one)
+            made.append(Column(c["name"], levels, sets, marks_missing, is_ordered, is_one))
         return cls(tuple(made))
 
 
@@ -663,7 +664,7 @@ def _indicators(column: Column, values: np.ndarray, refuse_unknown: bool) -> np.
         places = {level: float(place) for place, level in enumerate(levels)}
         matrix = np.array([[places.get(str(value), np.nan)] for value in text])
     else:
-        table = dict(zip(levels, column.indicators, strict=True))
+        table: dict[Any, np.ndarray] = dict(zip(levels, column.indicators, strict=True))
         other = np.full(len(column.sets), np.nan if column.is_one else 0.0)
         matrix = np.array([table.get(value, other) for value in text])
     matrix = matrix.reshape(len(text), len(column.features))
