@@ -158,10 +158,10 @@ def test_projections_that_rounding_alone_tells_apart_are_equal():
 def widths_of_cuts(design, rows, feature: int, least: int) -> np.ndarray:
     """Widths of the gaps of a feature that leave at least that many rows on both sides."""
     codes, place = np.unique(design.codes[rows, feature], return_inverse=True)
-    left = np.cumsum(np.bincount(place, design.weights[rows]))[:-1]
+    left = np.cumsum(np.bincount(place))[:-1]
     values = [design.matrix[rows][place == c, feature] for c in range(len(codes))]
     widths = [high.min() - low.max() for low, high in pairwise(values)]
-    return np.array(widths)[(left >= least) & (design.weights[rows].sum() - left >= least)]
+    return np.array(widths)[(left >= least) & (len(rows) - left >= least)]
 
 
 def log_weights(model, rows, depth: int, feature: int) -> tuple:

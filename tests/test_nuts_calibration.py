@@ -164,7 +164,7 @@ def test_another_sharpness_is_not_calibrated(name, kernel):
 @pytest.mark.parametrize("kernel", slow_but(KERNELS[:1], KERNELS))
 def test_known_splits_have_conjugate_answers(kernel):
     """Means given thresholds and variance are normal."""
-    reached = sp._reached("100", ((0.5 - sp.X[:, 0]) / sp.SHARPNESS)[None])
+    reached = sp.leaf_shares("100", ((0.5 - sp.X[:, 0]) / sp.SHARPNESS)[None])
 
     def conjugate(noise):
         precision = reached @ reached.T / noise + np.eye(2) / sp.SCALE**2

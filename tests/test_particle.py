@@ -213,7 +213,7 @@ def test_the_evidence_is_unbiased(model, family, proposal):
 
 @pytest.mark.slow
 def test_uneven_weights_are_resampled_now_and_then():
-    case = case_of("leaf penalty, gaps", "values")
+    case = ep.random_case("leaf penalty, gaps", "values", 1, most_trees=500)
     never, sometimes, always = (
         estimates(case, "prior", "node", "systematic", threshold).num_resampled.sum()
         for threshold in (0.0, 0.6, 1.0)

@@ -32,13 +32,15 @@ def data(subject: Subject) -> Iterator[Block]:
     """Describe the target and the columns."""
     model, summary = subject.model, subject.summary
     rows, y = Rows.of(model), training_targets(model)
+    weights = np.ones(len(y), int) if rows.weights is None else np.asarray(rows.weights)
+    repeats = weights if weights.dtype.kind == "i" else np.ones(len(y), int)
     used = counted(summary["rows"], "row was", "rows were")
     yield Text(f"{used} used to learn {subject.target}.")
     if "pseudo_weight" in summary:
         total = number(summary["pseudo_weight"])
         yield Text(f"Weights are no counts and add up to {total}: this is a pseudo-likelihood.")
     if subject.classes is not None:
-        counts = np.bincount(y, rows.weights, minlength=len(subject.classes))
+        counts = np.bincount(y, weights, minlength=len(subject.classes))
         shares = (counts / counts.sum()).tolist()
         cells = [
             [str(name), f"{count:,.0f}", f"{share:.1%}"]
@@ -47,16 +49,18 @@ def data(subject: Subject) -> Iterator[Block]:
         head = [subject.target, "rows", "share"]
         yield ReportTable("The classes and how many rows each has.", head, cells, shares)
     else:
-        quartiles = np.quantile(y, [0.25, 0.5, 0.75])
+        quartiles = np.quantile(y, [0.25, 0.5, 0.75], weights=weights, method="inverted_cdf")
+        mean = np.average(y, weights=weights)
+        deviation = np.sqrt(np.average((y - mean) ** 2, weights=weights))
         yield Facts(
             {
                 f"{subject.target}, range": f"{number(y.min())} to {number(y.max())}",
                 "quartiles": ", ".join(map(number, quartiles)),
-                "mean and standard deviation": f"{number(y.mean())}, {number(y.std())}",
+                "mean and standard deviation": f"{number(mean)}, {number(deviation)}",
             }
         )
     cells = [
-        [str(name), *_column_in_words(values)]
+        [str(name), *_column_in_words(values, repeats)]
         for name, values in zip(rows.names, rows.columns, strict=True)
     ]
     caption = "The columns that the model may look at."
@@ -65,15 +69,16 @@ def data(subject: Subject) -> Iterator[Block]:
     yield ReportTable(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
 
 
-def _column_in_words(values: np.ndarray) -> list[str]:
+def _column_in_words(values: np.ndarray, repeats: np.ndarray) -> list[str]:
     """Describe a column: its kind, its values, and how many are missing."""
-    if values.dtype.kind == "O":
-        known = [value for value in values if value is not None]
+    is_category = values.dtype.kind == "O"
+    is_missing = np.equal(values, None) if is_category else np.isnan(values)
+    known, num_missing = values[~is_missing], str(int(repeats[is_missing].sum()))
+    if is_category:
         levels = sorted(set(known))
-        return ["category", listed(levels) if levels else "", str(len(values) - len(known))]
-    known = values[~np.isnan(values)]
+        return ["category", listed(levels) if levels else "", num_missing]
     held = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
-    return ["number", held, str(len(values) - len(known))]
+    return ["number", held, num_missing]
 
 
 def assumptions(subject: Subject) -> Iterator[Block]:

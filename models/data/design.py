@@ -74,7 +74,7 @@ class CutPoints:
 
     @property
     def rules_of_features(self) -> np.ndarray:
-        """Number of rules of each feature, int64 [d]: its cuts, twice where values are missing."""
+        """Number of rules of each feature, int64 [d]; a cut has two where values are missing."""
         return (self.num_codes.astype(np.int64) - 1) * (1 + self.has_missing)
 
     @property
