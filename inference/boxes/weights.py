@@ -48,7 +48,7 @@ def _largest_counts(space: BoxSpace, prior: TreePrior) -> dict[str, int]:
     read = {*prior.node_facts, *prior.rule_facts}
     if prior.rules == "cuts":
         read.add("log_num_cuts")
-    return {name: count + 1 if name in read else 1 for name, count in most.items()}
+    return {name: max(count, 1) + 1 if name in read else 1 for name, count in most.items()}
 
 
 def num_weights(space: BoxSpace, prior: TreePrior) -> float:
