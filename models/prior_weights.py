@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.prior_kinds import Node, Rule
 
@@ -65,8 +64,13 @@ def weigh(
     prior, parts, start, length = as_float64(prior), [], 0, len(node.depth)
     while start < length or not parts:
         size = next((size for size in sizes if size >= length - start), sizes[-1])
-        piece = jax.tree.map(lambda a, at=start, n=size: padded(a[at : at + n], n), (node, rule))
-        values = log_weights(prior, *piece, wanted=wanted)
+
+        def piece(fact: np.ndarray, start: int = start, size: int = size) -> np.ndarray:
+            # Ones keep logs finite. Small arrays reach XLA faster together, by its call.
+            own = fact[start : start + size]
+            return np.concatenate([own, np.ones((size - len(own), *own.shape[1:]), own.dtype)])
+
+        values = log_weights(prior, *jax.tree.map(piece, (node, rule)), wanted=wanted)
         parts.append([np.asarray(value)[: length - start] for value in values])
         start += size
     return [np.concatenate(each) for each in zip(*parts, strict=True)]
