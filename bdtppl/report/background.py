@@ -72,7 +72,7 @@ def data(subject: Subject) -> Iterator[Block]:
 def _column_in_words(values: np.ndarray, repeats: np.ndarray) -> list[str]:
     """Describe a column: its kind, its values, and how many are missing."""
     is_category = values.dtype.kind == "O"
-    is_missing = np.equal(values, None) if is_category else np.isnan(values)
+    is_missing = np.array([v is None for v in values]) if is_category else np.isnan(values)
     known, num_missing = values[~is_missing], str(int(repeats[is_missing].sum()))
     if is_category:
         levels = sorted(set(known))
