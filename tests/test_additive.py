@@ -450,3 +450,14 @@ def test_a_step_leaves_its_state_as_it_is_and_repeats():
         np.testing.assert_array_equal(part, kept)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_bins_of_a_group_go_where_their_rows_go():
+    of = ap.problem("columns", 2, 1)
+    rows = of.kernel(None).rows
+    assert len(rows.set_rule) == 1 + 4  # two sets, with missing values on either side
+    for rule, goes_left in zip(rows.set_rule[1:], rows.goes_left[1:], strict=True):
+        group, bins = rows.group[rule], rows.bins[rows.feature[rule]].astype(int)
+        expected = (bins <= rows.last[rule]) | (bins == rows.missing[rule])
+        own = rows.position[:, group] - rows.offset[group]
+        np.testing.assert_array_equal(goes_left[own], expected)
