@@ -67,7 +67,7 @@ def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summa
     @wraps(method)
     def printed(self: Any) -> Summary:
         summary = Summary(method(self))
-        weight = getattr(self, "design_", self.posterior_).pseudo_weight
+        weight = (self.design_ if hasattr(self, "design_") else self.posterior_).pseudo_weight
         return summary if weight is None else summary | {"pseudo_weight": weight}
 
     return printed

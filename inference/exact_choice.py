@@ -332,8 +332,7 @@ def fit_numbers(exact: Any, names: Collection[str], seconds: float, keep: Any = 
     steps = _affordable_steps(names, of_sum, seconds)
     if not names or steps < _FEWEST_STEPS or not np.isfinite(exact.log_evidence):
         return exact
-    clock = WorkClock()
-    numbers = _remembering(keep)
+    clock, numbers = WorkClock(), _remembering(keep)
     return _fitted(exact, names, of_sum, steps, numbers, lambda: clock.seconds > seconds)[0]
 
 

@@ -18,7 +18,7 @@ from bdtppl import (
     load,
 )
 from bdtppl.export import to_json, to_markdown, to_python, to_sql
-from bdtppl.models.data.schema import Schema, TableWarning
+from bdtppl.models.data.schema import Column, Schema, TableWarning
 from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, DescriptionLength
@@ -182,15 +182,33 @@ def test_a_level_that_is_new_is_read_as_the_usual_one():
     assert predicted == model.predict(pd.DataFrame({"city": [usual], "size": [0.3]}))
 
 
+@pytest.mark.parametrize("num_levels", [3, 6, 7, 8, 12, 40])
+def test_no_set_is_taken_twice_nor_its_complement(num_levels):
+    levels = tuple(f"l{place:02d}" for place in range(num_levels))
+    sets = [frozenset(own) for own in Column.of("city", levels, categories="sets").sets]
+    every = frozenset(levels)
+    assert len({frozenset([own, every - own]) for own in sets}) == len(sets)
+    assert all({level} in sets or every - {level} in sets for level in levels)
+    assert len(sets) == (2 ** (num_levels - 1) - 1 if num_levels <= 7 else max(63, 2 * num_levels))
+
+
 def test_of_many_levels_some_sets_are_taken():
     table = {"city": list("abcdefghij")}
     schema, matrix = Schema.read(table, categories="sets")
     assert schema.features[:10] == tuple(f"city={level}" for level in "abcdefghij")
-    assert 40 < len(schema.features) <= 63
     assert not schema.column.any()
     assert len(np.unique(matrix, axis=0)) == 10
     assert Schema.from_json(schema.to_json()) == schema
     assert schema.level_condition(0, 0.5, True) == "not city=a"
+    with pytest.raises(ValueError, match="drop_first"):
+        Schema.read(table, categories="sets", drop_first=True)
+
+
+def test_a_category_has_the_weight_that_its_column_is_given():
+    frame, y = _cities()
+    prior = DepthDecay(0.9, 1.0, feature_weights={"city": 3.0, "size": 1.0})
+    model = ExactTreeRegressor(categories="sets", prior=prior, max_depth=1, bins=5).fit(frame, y)
+    assert model.prior_.feature_weights == (*[3.0] * 15, 1.0)
 
 
 def test_sums_take_a_category_as_often_as_a_number():

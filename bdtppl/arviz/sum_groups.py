@@ -10,6 +10,7 @@ import xarray as xr
 
 from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats
 from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.models.hard.linear import LinearColumns
 
 __all__ = ["label_sum_draws"]
 
@@ -52,12 +53,14 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     if posterior.noise_rule is not None:
         for name, axis in _NOISE_ARRAYS.items():
             trees[name] = ((*DRAW_AXES, "noise_tree", axis), getattr(posterior, name))
+    by_feature: dict[str, Any] = coordinates | {"feature": list(posterior.names)}
     if posterior.linear is not None:
+        used = LinearColumns.of(posterior.design).feature
+        by_feature["linear_feature"] = [posterior.names[place] for place in used]
         described["linear"] = ((*DRAW_AXES, "sum", "linear_feature"), posterior.linear)
         described["linear_deviation"] = ((*DRAW_AXES, "sum"), posterior.linear_deviation)
     trees["variance"] = (DRAW_AXES, posterior.variance)
     trees["weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
-    by_feature = coordinates | {"feature": list(posterior.names)}
     return {
         "posterior": xr.Dataset(described, by_feature),
         "sample_stats": label_sample_stats(posterior.sample_stats, coordinates),

@@ -399,9 +399,8 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
                 f"link='logit'."
             )
-        settings |= {"weights": design.weights, "link": self.link}
-        own = design if linear else None
-        return calibrated_to_classes(y, len(self.classes_), design=own, **settings)
+        settings |= {"weights": design.weights, "design": design if linear else None}
+        return calibrated_to_classes(y, len(self.classes_), link=self.link, **settings)
 
     def _noise(self) -> dict[str, Any]:
         return {}

@@ -417,7 +417,7 @@ def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
 
 
 def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
-    """Let features that say where values are missing have the weights of their columns."""
+    """Let features of a column, and that which says where it is missing, have its weight."""
     if isinstance(prior, EditTree):
         return replace(prior, base=with_weights_of_marks(schema, prior.base))
     weights = getattr(prior, "feature_weights", None)
@@ -429,11 +429,13 @@ def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
             return prior
         own = [weights[schema.marked(mark)] for mark in range(num_values, len(schema.features))]
         return replace(prior, feature_weights=(*weights, *own))
-    given = dict(weights)
-    pairs = [(mark, w) for name, w in weights for mark in schema.marks_of([name])]
-    return replace(
-        prior, feature_weights=(*weights, *(pair for pair in pairs if pair[0] not in given))
-    )
+    each = {
+        feature: weight
+        for name, weight in weights
+        for feature in (*schema.features_of([name]), *schema.marks_of([name]))
+    }
+    own = {name: weight for name, weight in weights if name in each}
+    return replace(prior, feature_weights=tuple((each | own).items()))
 
 
 class ClassLeaves(ClassTargets):

@@ -32,7 +32,7 @@ def observed_targets(model: Any, y: Any, num_rows: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """Predictive distributions of m rows and their targets; repeated rows stand repeatedly.
+    """Predictive distributions of m rows and their targets.
 
     Attributes
     ----------

@@ -181,15 +181,15 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
         _require_complete_trees(rule, value, 1.0, noise, levels, num_rules)
         _require((np.asarray(value) > 0).all(), "values of noise")
     linear, deviation = posterior.linear, posterior.linear_deviation
-    has_linear = prior.linear_scale is not None
-    _require(has_linear == (linear is not None) == (deviation is not None), "linear terms")
+    is_there = [each is not None for each in (prior.linear_scale, linear, deviation)]
+    _require(len(set(is_there)) == 1, "linear terms")
     if linear is not None and deviation is not None:
         terms = (*shape, prior.num_sums)
         number = int(posterior.design.has_cut.sum())
         _require_array("linear", linear, np.float64, (*terms, number))
         _require_array("linear_deviation", deviation, np.float64, terms)
-        is_finite = np.isfinite(linear).all() and np.isfinite(deviation).all()
-        _require(is_finite and (deviation > 0).all(), "linear terms")
+        is_scale = (deviation > 0) & (deviation < np.inf)
+        _require(np.isfinite(linear).all() and is_scale.all(), "linear terms")
     _require_array("variance", posterior.variance, np.float64, shape)
     _require((posterior.variance > 0).all() and np.isfinite(posterior.variance).all(), "variances")
     weight = posterior.feature_weight

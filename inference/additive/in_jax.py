@@ -227,7 +227,7 @@ def _sweep(frame):
             total[i] -= value[tree, leaf[tree, i]]
     precision, scale, each_count = matrix(given[20], np.float64)[0], 1.0, True
     if np.all(precision == precision[0] * rows.weights):
-        # Repeats and precisions are the same but for a factor: histograms have two channels.
+        # Weights and precisions are the same but for a factor: histograms have two channels.
         precision, scale, each_count = rows.weights, precision[0], False
     sweep(
         rows, prior, room, precision, scale, each_count, total, rule, value, leaf,

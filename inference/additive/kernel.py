@@ -174,6 +174,7 @@ class AdditiveKernel:
         middle = np.average(target[0], weights=weights)
         spread = np.average((target[0] - middle) ** 2, weights=weights) or float(prior.noise_scale)
         trees = prior.num_sums, prior.num_trees
+        num_columns = 0 if self.term is None else self.term.columns.shape[1]
         nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
         noise_value = np.ones((prior.noise_trees, slots))
         noise_value[:, 0] = spread ** (1 / max(prior.noise_trees, 1))
@@ -188,9 +189,7 @@ class AdditiveKernel:
             noise_rule=np.full((prior.noise_trees, nodes), -1, np.int32),
             noise_value=noise_value,
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
-            linear=np.zeros(
-                (prior.num_sums, 0 if self.term is None else self.term.columns.shape[1])
-            ),
+            linear=np.zeros((prior.num_sums, num_columns)),
             linear_deviation=np.full(prior.num_sums, float(prior.linear_scale or 0.0)),
         )
 
@@ -228,9 +227,7 @@ class AdditiveKernel:
         if prior.sparsity is not None:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
         for which in range(prior.num_sums):
-            precision = self._draw_targets(generator, state, which)
-            factor = 1.0 if prior.noise_trees else 1 / float(state.variance)
-            self._draw_linear(generator, state, which, precision, factor)
+            precision, factor = self._draw_linear(generator, state, which)
             sweep(
                 rows,
                 tables,
@@ -262,9 +259,7 @@ class AdditiveKernel:
             return state
         for _ in range(_FIRST_DRAWS):
             for which in range(self.prior.num_sums):
-                precision = self._draw_targets(generator, state, which)
-                factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
-                self._draw_linear(generator, state, which, precision, factor)
+                self._draw_linear(generator, state, which)
             if not self.prior.noise_trees:
                 state = state._replace(variance=self._draw_variance(generator, state))
         return state
@@ -279,16 +274,16 @@ class AdditiveKernel:
         return spread / generator.chisquare(degrees + weights.sum())
 
     def _draw_linear(
-        self,
-        generator: np.random.Generator,
-        state: AdditiveState,
-        which: int,
-        precision: np.ndarray,
-        factor: float,
-    ) -> None:
-        """Redraw the linear term of a sum, in place."""
+        self, generator: np.random.Generator, state: AdditiveState, which: int
+    ) -> tuple[np.ndarray, float]:
+        """Redraw the targets of a sum and its linear term, in place.
+
+        The product of the array and the number returned is the precision of the targets.
+        """
+        precision = self._draw_targets(generator, state, which)
+        factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
         if self.term is None:
-            return
+            return precision, factor
         columns, left, order = self.term.columns, state.left[which], self.order
         target = left[order] + columns @ state.linear[which]
         state.linear[which], state.linear_deviation[which] = self.term.draw(
@@ -299,6 +294,7 @@ class AdditiveKernel:
             float(state.linear_deviation[which]),
         )
         left[order] = target - columns @ state.linear[which]
+        return precision, factor
 
     def _draw_noise(
         self,

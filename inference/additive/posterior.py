@@ -96,6 +96,10 @@ class SumPosterior:
     def _rows(self) -> RowTables:
         return row_tables(self.design)
 
+    @cached_property
+    def _columns(self) -> LinearColumns:
+        return LinearColumns.of(self.design)
+
     @property
     def num_leaves(self) -> np.ndarray:
         """Leaves of all trees of each draw, int [chain, draw]."""
@@ -177,9 +181,8 @@ class SumPosterior:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
         weight, variance = self.feature_weight[chain, draw], self.variance[chain, draw]
-        linear: Any = (None, None)
-        if self.linear is not None and self.linear_deviation is not None:
-            linear = self.linear[chain, draw], self.linear_deviation[chain, draw]
+        terms = self.linear, self.linear_deviation
+        linear = (None if each is None else each[chain, draw] for each in terms)
         noise: Any = (None, None)
         if self.noise_rule is not None and self.noise_value is not None:
             noise = self._as_trees(self.noise_rule[chain, draw], self.noise_value[chain, draw])
@@ -222,7 +225,7 @@ class SumPosterior:
         """
         total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
         if self.linear is not None:
-            total += self.linear @ LinearColumns.of(self.design)(matrix).T
+            total += self.linear @ self._columns(matrix).T
         return total
 
     def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:

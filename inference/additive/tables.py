@@ -148,7 +148,7 @@ def row_tables(design: Design) -> RowTables:
     for column in np.split(np.arange(design.num_features), design.first_of_column[1:]):
         is_set[column] = len(column) > 1 and cuts[column].max() == 1
         for own in [column] if is_set[column[0]] else column[:, None]:
-            patterns, of_row = own[:0], bins[:, own[0]]
+            of_row = bins[:, own[0]]
             size = cuts[own[0]] + 1 + design.has_missing[own[0]]
             if len(own) > 1:
                 patterns, of_row = np.unique(bins[:, own], axis=0, return_inverse=True)

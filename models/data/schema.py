@@ -96,25 +96,32 @@ class Column:
     ) -> "Column":
         """Give sets of levels 0/1 columns.
 
-        "sets" are all ways to part up to `MOST_IN_SETS` levels in two. Of more there are too many:
-        then they are each level alone and so many random ones, the same for any table, that at
-        least half are random. With "one-hot" each level has a column, but of two, or with
-        ``drop_first``, the first has none.
+        "sets" are ways to part the levels in two, none of them twice: of up to `MOST_IN_SETS`
+        levels all; of more each level alone and so many random ones, the same for any table, that
+        there are 63, or as many as levels if these are more. With "one-hot" each level has a
+        column, but of two, or with ``drop_first``, the first has none.
+
+        Raises
+        ------
+        ValueError
+            If ``drop_first`` is given with "sets".
         """
+        if drop_first and categories == "sets":
+            raise ValueError("drop_first=True needs categories='one-hot'.")
         if levels is None or is_ordered:
             return cls(name, levels, (), marks_missing, is_ordered)
         is_one, k = categories == "sets" and len(levels) > 2, len(levels)
+        sets = [(level,) for level in levels[1 if drop_first or k == 2 else 0 :]]
         if is_one and k <= MOST_IN_SETS:
-            sizes = range(1, k)
-            sets = [each for size in sizes for each in itertools.combinations(levels[1:], size)]
-        else:
-            sets = [(level,) for level in levels[1 if drop_first or k == 2 else 0 :]]
-        if is_one and k > MOST_IN_SETS:
-            chosen = np.random.default_rng(k).random((max(_FEWEST_SETS - k, k), k)) < 0.5
-            drawn = [tuple(itertools.compress(levels, row)) for row in chosen]
-            sets = [(level,) for level in levels] + [
-                each for each in drawn if 1 < len(each) < k - 1
-            ]
+            sets = [own for size in range(1, k) for own in itertools.combinations(levels[1:], size)]
+        elif is_one:
+            rng, drawn = np.random.default_rng(k), {}  # a dictionary, for its keys are in order
+            while len(drawn) < max(_FEWEST_SETS - k, k):
+                held = rng.random(k) < 0.5
+                one = tuple(itertools.compress(levels, held != held[0]))  # without the first level
+                if 1 < len(one) < k - 1:
+                    drawn[one] = None
+            sets += drawn
         return cls(name, levels, tuple(sets), marks_missing and bool(sets), is_one=is_one)
 
     @property

@@ -39,7 +39,8 @@ class Node(NamedTuple):
     num_rows
         Rows in the node, whatever their weights.
     log_num_features
-        Log of the number of features with an available rule.
+        Log of the number of columns with an available rule (see `Design`); all features but those
+        of sets of levels are a column each.
     least, greatest
         Least and greatest value of each feature in the node, [..., d]; NaN where all are missing.
     """
@@ -66,9 +67,9 @@ class Rule(NamedTuple):
     log_num_cuts
         Log of the number of rules that the entry stands for.
     log_num_feature_cuts
-        Log of the number of available rules of the same feature in the node.
+        Log of the number of available rules of the same column in the node.
     log_width_share
-        Log of the width of the entry's gap over the summed width of its feature's available rules.
+        Log of the width of the entry's gap over the summed width of its column's available rules.
     log_num_equivalent
         Log of the number of rules of the node, the entry's own included, that part its rows into
         the same two sets.
