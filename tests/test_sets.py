@@ -9,6 +9,7 @@ import exact_problems as ep
 import numpy as np
 import pandas as pd
 import pytest
+from tiers import slow_but
 
 from bdtppl import (
     BARTRegressor,
@@ -117,7 +118,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", slow_but((2, 4, 7), range(10)))
 def test_evidence_is_that_of_all_trees(seed):
     X, y, weights = _table(seed)
     columns = list(X.values())
@@ -211,6 +212,7 @@ def test_a_category_has_the_weight_that_its_column_is_given():
     assert model.prior_.feature_weights == (*[3.0] * 15, 1.0)
 
 
+@pytest.mark.slow
 def test_sums_take_a_category_as_often_as_a_number():
     frame, y = _cities()
     noise = np.random.default_rng(1).normal(size=len(y))

@@ -108,7 +108,10 @@ def test_inverse_variances_whose_mean_is_one_give_the_model_of_unequal_noise():
 # -------------------------------------------------------------------------- inferences together
 
 
-@pytest.mark.parametrize("y", [Y, LABELS], ids=["values", "classes"])
+@pytest.mark.parametrize(
+    "y",
+    [pytest.param(Y, id="values", marks=pytest.mark.slow), pytest.param(LABELS, id="classes")],
+)
 def test_exact_methods_agree(y):
     kind = "Classifier" if y is LABELS else "Regressor"
     leaf = DirichletCategorical([0.5, 1.5]) if y is LABELS else NormalInverseGamma(0.1)
@@ -171,7 +174,7 @@ def moments_of_one_value(labels, weights, link):
 @pytest.mark.parametrize(
     ("link", "weights"),
     [
-        ("logit", np.array([0.3, 1.7, 0.05, 2.4])),
+        pytest.param("logit", np.array([0.3, 1.7, 0.05, 2.4]), marks=pytest.mark.slow),
         ("logit", np.array([5000.5, 3.0, 900.0, 12.25])),
         ("probit", np.array([3.0, 1.0, 7.0, 2.0])),
     ],
@@ -265,6 +268,7 @@ def test_pipelines_and_routing_hand_over_weights():
     assert found["estimator"][0][-1].design_.pseudo_weight < WEIGHTS.sum()
 
 
+@pytest.mark.slow
 def test_comparisons_hand_weights_to_the_estimator():
     piped = make_pipeline(StandardScaler(), bdtppl.GreedyModalTreeRegressor())
     piped.fit(X, Y, greedymodaltreeregressor__sample_weight=WEIGHTS)
@@ -282,6 +286,7 @@ def test_comparisons_hand_weights_to_the_estimator():
         bdtppl.compare(models, X, Y, sample_weight=2 * WEIGHTS, cv=2)
 
 
+@pytest.mark.slow
 def test_reports_call_the_evidence_a_pseudo_likelihood_s(tmp_path):
     model = ExactTreeRegressor(bins=5, max_depth=1, draws=10, chains=2, random_state=0)
     model.fit(X, Y, sample_weight=WEIGHTS)
