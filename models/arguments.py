@@ -31,4 +31,5 @@ def require_integer(name: str, value: Any, least: float = 1, or_none: str = "") 
     ValueError: draws must be an integer of at least 1; got 0.
     """
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}{or_none}; got {value!r}.")
+        at_least = f" of at least {least}" if least > -np.inf else ""
+        raise ValueError(f"{name} must be an integer{at_least}{or_none}; got {value!r}.")

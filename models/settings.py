@@ -92,16 +92,19 @@ def check_parameters(settings: Any) -> None:
         if value is None and type(None) in kinds:
             continue
         choices = [choice for kind in kinds for choice in get_args(kind)]
-        or_none = " or None" if type(None) in kinds else ""
-        own = [kind for kind in kinds if kind is not type(None)]
+        own = [kind for kind in kinds if kind is not type(None) and not get_args(kind)]
+        if not own and choices:
+            require_choice(field.name, value, choices)
+        if value in choices if isinstance(value, str) else not own:
+            continue
+        others = "".join(f" or {choice!r}" for choice in choices)
+        others += " or None" if type(None) in kinds else ""
         if own == [bool]:
             require_boolean(field.name, value)
         elif own == [int]:
-            require_integer(field.name, value, said.least, or_none)
+            require_integer(field.name, value, said.least, others)
         elif own == [float]:
-            _require_number(field.name, value, said, or_none)
-        elif choices and len(own) == 1:
-            require_choice(field.name, value, choices)
+            _require_number(field.name, value, said, others)
 
 
 def require_boolean(name: str, value: Any) -> None:

@@ -249,13 +249,24 @@ def prior_state(kernel: AdditiveKernel, rng):
     has_rule = design.has_cut
     while True:
         state = kernel.init()
+        if prior.draws_leaf_scale:
+            state.leaf_factors[:] = rng.normal(size=(prior.num_sums, 2))
+            state.leaf_factors[:, 0] *= prior.leaf_scale
+            state.leaf_factors[:, 1] = 1 / np.abs(state.leaf_factors[:, 1])
         weight = np.where(has_rule, 1 / has_rule.sum(), 0.0)
         if prior.sparsity is not None:
             each = np.full(has_rule.sum(), prior.sparsity / has_rule.sum())
             weight[has_rule] = rng.dirichlet(each)
         left = np.zeros((prior.num_sums, design.num_rows))
         if all(
-            _draw_tree(kernel, weight, *(part[which, tree] for part in state[:3]), left[which], rng)
+            _draw_tree(
+                kernel,
+                weight,
+                *(part[which, tree] for part in state[:3]),
+                left[which],
+                rng,
+                state.leaf_scale[which],
+            )
             for which in range(prior.num_sums)
             for tree in range(prior.num_trees)
         ):
@@ -292,7 +303,7 @@ def standardised(design: Design) -> np.ndarray:
     return np.clip(around / np.sqrt((known * around**2).sum(axis=0) / known.sum(axis=0)), -4, 4)
 
 
-def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> bool:
+def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng, scale=1.0) -> bool:
     """Draw a tree from the prior into the arrays of a state, and say whether it is allowed.
 
     Without ``left`` it is one of a product of variances.
@@ -314,7 +325,7 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng) -> 
             own = inside.pop(slot)
             inside[2 * slot + 1], inside[2 * slot + 2] = own & side, own & ~side
         else:
-            value[slot] = prior.leaf_scale * rng.normal()
+            value[slot] = scale * rng.normal()
             if left is None:
                 degrees, scale = map(float, prior.noise_leaf)
                 value[slot] = degrees * scale / rng.chisquare(degrees)
@@ -331,6 +342,8 @@ def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
     if kernel.prior.linear_scale is not None:
         linear = state.linear[-1] @ standardised(kernel.design).T
         terms = [np.log(state.linear_deviation[-1]), state.linear[-1, 0], linear.std()]
+    if kernel.prior.draws_leaf_scale:
+        terms += [np.log(state.leaf_scale[-1])]
     uses = kernel.rows.feature[state.rule[state.rule >= 0]]
     numbers = [state.variance, np.sum(state.rule >= 0), f[0], f.std(), np.sum(uses == 0)]
     if kernel.prior.noise_trees:
@@ -365,7 +378,9 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     def of_variance(degrees, scale):
         return stats.invgamma(degrees / 2, scale=degrees * scale / 2).logpdf
 
-    total = of_trees(state.rule[0], state.value[0], stats.norm(scale=prior.leaf_scale).logpdf)
+    total = of_trees(state.rule[0], state.value[0], stats.norm(scale=state.leaf_scale[0]).logpdf)
+    if prior.draws_leaf_scale:
+        total += stats.halfcauchy.logpdf(state.leaf_scale[0], scale=prior.leaf_scale)
     f = np.full(len(of.y), float(prior.offset))
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]

@@ -202,7 +202,8 @@ def prior_and_law_after(
         f = prior.offsets[:, None] - state.left
         if prior.link == "identity":
             noise = np.sqrt(kernel.variances(state)) * rng.normal(size=num_rows)
-            y, state = f[0] + noise, state._replace(left=noise[None].copy())
+            y, target = f[0] + noise, f + noise - prior.offset
+            state = state._replace(left=noise[None].copy(), target=target)
         else:
             running = np.cumsum(class_probabilities(prior.link, f), axis=1)[:, :-1]
             y = (rng.random((num_rows, 1)) >= running).sum(axis=1)
@@ -231,8 +232,17 @@ CHECKS = {
     "softmax": {"link": "logit", "num_sums": 3, "offset": np.log([0.5, 0.3, 0.2])},
     "linear": {"linear_scale": 0.4},
     "linear logit": {"link": "logit", "linear_scale": 0.4},
+    "leaf scale": {"draws_leaf_scale": True},
+    "leaf scales of a softmax": {
+        "draws_leaf_scale": True,
+        "link": "logit",
+        "num_sums": 3,
+        "linear_scale": 0.4,
+    },
     "more columns than rows": {"link": "logit", "linear_scale": 0.4, "num_rows": 5},
 }
+
+BLOCKS = ("linear logit", "more columns than rows", "leaf scale", "leaf scales of a softmax")
 
 
 def test_the_kernel_and_the_model_are_of_one_law():
@@ -240,7 +250,7 @@ def test_the_kernel_and_the_model_are_of_one_law():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", few_of(CHECKS, 3))
+@pytest.mark.parametrize("name", [*few_of(list(CHECKS)[:7], 3), *BLOCKS])
 def test_the_kernel_and_each_model_are_of_one_law(name):
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) > 1e-4
 
@@ -255,6 +265,19 @@ def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
         return right(self, generator, target, precision, factor, deviation / 2)
 
     monkeypatch.setattr(LinearTerm, "draw", halved)
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax"])
+def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
+    """Their number of leaves is twice as large."""
+    right = kernel_module.draw_leaf_factors
+
+    def doubled(generator, factors, squares, num_leaves, *rest):
+        return right(generator, factors, squares, 2 * num_leaves, *rest)
+
+    monkeypatch.setattr(kernel_module, "draw_leaf_factors", doubled)
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
 
 
@@ -384,7 +407,9 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
     assert stats.ks_2samp(f, plain, method="asymp").pvalue > 1e-4
 
 
-@pytest.mark.parametrize("terms", [{}, {"noise_trees": 3}, {"linear_scale": 0.4}])
+@pytest.mark.parametrize(
+    "terms", [{}, {"noise_trees": 3}, {"linear_scale": 0.4}, {"draws_leaf_scale": True}]
+)
 def test_the_log_joint_is_the_sum_of_its_densities(terms):
     of = ap.problem("missing", 2, 2)
     of = of._replace(prior=replace(of.prior, **terms))
@@ -422,6 +447,7 @@ def posterior_of(of, kernel, state) -> SumPosterior:
                 "noise_value": of.prior.noise_trees,
                 "linear": of.prior.linear_scale,
                 "linear_deviation": of.prior.linear_scale,
+                "leaf_scale": of.prior.draws_leaf_scale,
             }.items()
             if is_there
         },

@@ -23,7 +23,7 @@ from bdtppl import (
     plot_tree,
 )
 from bdtppl.array_files import read_arrays
-from bdtppl.estimators import chains
+from bdtppl.estimators import bart, chains
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.models.data.schema import TableWarning
 
@@ -123,8 +123,11 @@ def test_arviz_diagnoses_and_compares(model, classifier):
 @pytest.mark.parametrize("mistake", [1.0, 1.3], ids=["right", "twin"])
 def test_draws_from_the_prior_have_its_spread(model, mistake):
     drawn_from, posterior = copy.copy(model), model.posterior_
-    wider = replace(posterior.prior, leaf_scale=mistake * posterior.prior.leaf_scale)
-    drawn_from.posterior_ = replace(posterior, prior=wider)
+    # Half-Cauchy scales have no mean square: one scale, and no linear term.
+    fixed = {"draws_leaf_scale": False, "linear_scale": None}
+    gone = {"linear": None, "linear_deviation": None, "leaf_scale": None}
+    wider = replace(posterior.prior, leaf_scale=mistake * posterior.prior.leaf_scale, **fixed)
+    drawn_from.posterior_ = replace(posterior, prior=wider, **gone)
     data = drawn_from.to_arviz(prior_draws=400)
     assert data.prior["num_leaves"].shape == (1, 400)
     sigma, y = data.prior["sigma"].values, data.prior_predictive["y"].values
@@ -315,3 +318,35 @@ def test_a_linear_term_answers_where_truth_is_linear(estimator, tmp_path):
     np.testing.assert_array_equal(kept.predict(X), linear.predict(X))
     assert kept.posterior_.linear.shape == (4, 60, 1, 12)
     assert set(linear.to_arviz().posterior) >= {"linear", "linear_deviation"}
+    assert ("leaf_scale" in linear.to_arviz().posterior) == (estimator is BARTRegressor)
+    with pytest.raises(AttributeError, match="no linear term"):
+        plain.linear_effects_  # noqa: B018
+
+
+def test_linear_effects_are_slopes():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(100, 2)) * [1, 10]
+    slopes = np.array([3.0, -0.5])
+    effects = BARTRegressor(**SHORT).fit(rows, rows @ slopes + 0.1 * rng.normal(size=100))
+    found = [tuple(each.values()) for each in effects.linear_effects_.values()]
+    for (low, high, mean), slope in zip(found, slopes, strict=True):
+        assert low < slope < high
+        assert low < mean < high < low + 0.2 * abs(slope)
+    of_classes = BARTClassifier(**SHORT | {"trees": 5}).fit(rows, rng.integers(0, 3, 100))
+    assert set(of_classes.linear_effects_) == {0, 1, 2}
+
+
+def test_chains_go_on_where_predictions_disagree(monkeypatch):
+    """By default the noise may mix slowly; a number of extensions asks for it, too."""
+    asked: list[str] = []
+    for name in ("agree", "predictions_agree"):
+        monkeypatch.setattr(bart, name, lambda posterior, name=name: asked.append(name))
+    few = SHORT | {"trees": 5, "warmup": 10, "draws": 10}
+    assert BARTRegressor(**few).fit(X, Y).trajectory_.shape == (2, 20 * 2**4 - 10 + 10)
+    assert set(asked) == {"predictions_agree"}
+    asked.clear()
+    model = BARTRegressor(**few, extensions=1).fit(X, Y)
+    assert model.trajectory_.shape == (2, 40)
+    assert set(asked) == {"agree"}
+    assert set(model.judged) == set(model.diagnostics_) > {"sigma", "predictions"}
+    assert set(BARTRegressor(**few).fit(X, Y).judged) == {"predictions"}

@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 
+import arviz
 import jax
 import numpy as np
 import pytest
@@ -337,6 +338,19 @@ def test_the_chain_that_dissents_is_named():
     in_step = np.tile(np.arange(50) >= 25, (2, 1)).astype(float)
     assert diagnose({"one": in_step})["one"].r_hat > 1e9
     assert np.isnan(diagnose({"one": values[:1]})["one"].r_hat)
+
+
+def test_pooled_quantities_have_the_r_hat_of_their_variances_together():
+    """Of one quantity it is R-hat without ranks; one that hardly varies counts for little."""
+    values = np.random.default_rng(0).normal(size=(4, 100, 50))
+    alone = diagnose({"": values[..., :1]})[""]
+    plain = float(np.asarray(arviz.rhat(values[..., 0], method="split")).item())
+    assert alone.r_hat == pytest.approx(plain, rel=1e-12)
+    assert alone.ess == diagnose({"": values[..., 0]})[""].ess
+    assert diagnose({"": values})[""].r_hat == pytest.approx(1, abs=0.01)
+    values[0, :, 0] += 5
+    assert diagnose({"": values * np.append(1e-3, np.ones(49))})[""].r_hat < 1.01
+    assert diagnose({"": values * np.append(10, np.ones(49))})[""].r_hat > 1.5
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
         by_feature["linear_feature"] = [posterior.names[place] for place in used]
         described["linear"] = ((*DRAW_AXES, "sum", "linear_feature"), posterior.linear)
         described["linear_deviation"] = ((*DRAW_AXES, "sum"), posterior.linear_deviation)
+    if posterior.leaf_scale is not None:
+        described["leaf_scale"] = ((*DRAW_AXES, "sum"), posterior.leaf_scale)
     trees["variance"] = (DRAW_AXES, posterior.variance)
     trees["weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     return {

@@ -1,7 +1,7 @@
 """Sums of trees with exact redraws: BART."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -9,7 +9,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.base import TableEstimator, estimator
-from bdtppl.estimators.chains import agree, extensions_to, judge_chains, num_extensions
+from bdtppl.estimators.chains import (
+    agree,
+    extensions_to,
+    judge_chains,
+    num_extensions,
+    predictions_agree,
+)
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
@@ -28,15 +34,27 @@ from bdtppl.models.hard.additive import (
     calibrated,
     calibrated_to_classes,
 )
+from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.wording import counted
 from bdtppl.summary import summarised
 
 __all__ = ["BARTClassifier", "BARTRegressor"]
 
-_AUTO_EXTENSIONS = 3
-_MOST_WORK = 15_000_000  # sweeps times rows: about a minute of CPU time of four chains
+_AUTO_EXTENSIONS = 4
+_MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
+
+
+def _smoothness(default: Any) -> Any:
+    return parameter(
+        default,
+        "Prior standard deviations of a sum between its middle and its ends, which are those of "
+        "the targets, or of sensible probabilities: the larger, the smoother. Chipman et al. take "
+        '2. "auto" draws it along with the trees, and its prior has the median 2.',
+        above=0,
+        option=float,
+    )
 
 
 @declared
@@ -45,10 +63,15 @@ class BARTParameters(RunsLong, FansOut):
 
     trees: int = parameter(AdditivePrior.num_trees, "Trees of the sum.", least=1)
     chains: int = parameter(4, "Independent chains, side by side over threads.", least=1)
-    warmup: int = parameter(250, "Sweeps over all trees that each chain throws away.", least=0)
-    draws: int = parameter(250, "Draws that are kept of each chain.", least=1)
+    warmup: int = parameter(100, "Sweeps over all trees that each chain throws away.", least=0)
+    draws: int = parameter(100, "Draws that are kept of each chain.", least=1)
     thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
-    extensions: int | Literal["auto"] = extensions_to("thin doubles", "three times")
+    extensions: int | Literal["auto"] = extensions_to(
+        "thin doubles",
+        "four times",
+        " It asks for the predictions of fifty rows to agree; a number, for the noise, the log "
+        "likelihood and each prediction as well.",
+    )
     max_depth: int = parameter(
         AdditivePrior.max_depth,
         f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the prior of splits "
@@ -60,12 +83,6 @@ class BARTParameters(RunsLong, FansOut):
         USUAL_BINS, f"Most buckets of a column, at most {MOST_BINS - 1}.", least=2, option=str
     )
     binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
-    k: float = parameter(
-        RANGE_DEVIATIONS,
-        "Prior standard deviations of the sum between the middle of the targets and their ends: "
-        "the larger, the smoother.",
-        above=0,
-    )
     alpha: float = parameter(
         AdditivePrior.alpha, "Prior probability that a tree's root is split.", above=0, below=1
     )
@@ -75,7 +92,7 @@ class BARTParameters(RunsLong, FansOut):
         least=0,
     )
     linear: bool = parameter(
-        False,
+        True,
         "Whether a linear term stands beside the trees, with coefficients that are shrunk. It "
         "helps where targets rise and fall with many columns.",
     )
@@ -89,8 +106,9 @@ class BARTParameters(RunsLong, FansOut):
 
 @declared
 class BARTNoiseParameters:
-    """Parameters of the noise of real targets."""
+    """Parameters of sums that are real targets, and of their noise."""
 
+    k: float | Literal["auto"] = _smoothness("auto")
     noise_degrees: float = parameter(
         AdditivePrior.noise_degrees,
         "Degrees of freedom of the prior of the noise variance.",
@@ -114,6 +132,7 @@ class BARTNoiseParameters:
 class BARTClassParameters:
     """Parameters of sums of trees for classes."""
 
+    k: float | Literal["auto"] = _smoothness(RANGE_DEVIATIONS)
     link: Literal["logit", "probit"] = parameter(
         "logit",
         "What a sum of trees is: the logit of the second class's probability, or the probit. More "
@@ -138,6 +157,9 @@ class BART(BARTParameters, TableEstimator):
         The coded training rows.
     prior_ : bdtppl.models.hard.additive.AdditivePrior
         The prior, calibrated to the targets.
+    linear_effects_ : dict
+        Of the linear term, by feature: what one unit more adds to the sum ("mean"), and the central
+        interval of 90 % ("low", "high"). Of more than two classes, by class and feature.
     {fitted}
 
     Notes
@@ -198,7 +220,8 @@ class BART(BARTParameters, TableEstimator):
         prior = self._calibrated(
             design,
             y,
-            k=self.k,
+            k=RANGE_DEVIATIONS if self.k == "auto" else self.k,
+            draws_leaf_scale=self.k == "auto",
             num_trees=self.trees,
             alpha=self.alpha,
             beta=self.beta,
@@ -208,13 +231,14 @@ class BART(BARTParameters, TableEstimator):
             min_leaf=self.min_leaf,
         )
         # "auto" bounds the work of extensions, whatever the machine.
-        work = design.num_rows * (1 + design.num_features / _FEATURES_LIKE_A_ROW)
+        of_features = 1 + design.num_features / _FEATURES_LIKE_A_ROW
+        work = prior.num_sums * design.num_rows * of_features
         chains = made_of(
             self,
             SumChains,
             kernel=AdditiveKernel(prior, design, y),
             extensions=num_extensions(self, work, _MOST_WORK, _AUTO_EXTENSIONS),
-            agree=agree,
+            agree=predictions_agree if self.extensions == "auto" else agree,
         )
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
@@ -226,6 +250,35 @@ class BART(BARTParameters, TableEstimator):
         self._restore(posterior, {"seed": seed})
         judge_chains(self, "Raise extensions, warmup, draws or thin.")
         return self
+
+    @property
+    def judged(self) -> Mapping[str, Any]:
+        """Diagnostics of predictions, or of all where the user gave a number of ``extensions``."""
+        if self.extensions != "auto" or "predictions" not in self.diagnostics_:
+            return self.diagnostics_
+        return {"predictions": self.diagnostics_["predictions"]}
+
+    @property
+    def linear_effects_(self) -> dict[Any, Any]:
+        """Effects of the linear term; see above."""
+        check_is_fitted(self)
+        posterior = self.posterior_
+        if posterior.linear is None:
+            raise AttributeError("There is no linear term: linear is False, or no column varies.")
+        columns = LinearColumns.of(posterior.design)
+        slope = posterior.linear / columns.deviation
+        ends = *np.quantile(slope, [0.05, 0.95], axis=(0, 1)), slope.mean(axis=(0, 1))
+        names = [posterior.names[feature] for feature in columns.feature]
+        of_sums = [
+            {
+                name: dict(zip(("low", "high", "mean"), map(float, each), strict=True))
+                for name, *each in zip(names, *own, strict=True)
+            }
+            for own in zip(*ends, strict=True)
+        ]
+        if len(of_sums) == 1:
+            return of_sums[0]
+        return dict(zip(self.class_labels.tolist(), of_sums, strict=True))
 
     @property
     def thrown_away(self) -> tuple[str, int]:
@@ -290,7 +343,7 @@ class BART(BARTParameters, TableEstimator):
         posterior = self.posterior_
         share = posterior.splits_on / np.maximum(posterior.splits_on.sum(axis=-1, keepdims=True), 1)
         ends = np.quantile(share, [0.05, 0.95], axis=(0, 1)).T
-        known = [each for each in self.diagnostics_.values() if np.isfinite(each["r_hat"])]
+        known = [each for each in self.judged.values() if np.isfinite(each["r_hat"])]
         num_trees = self.trees * self.prior_.num_sums
         return {
             "model": type(self).__name__,

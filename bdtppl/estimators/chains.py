@@ -9,19 +9,19 @@ from sklearn.exceptions import ConvergenceWarning
 from bdtppl.estimators.parameters import parameter
 from bdtppl.estimators.results import LARGEST_R_HAT
 from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
-from bdtppl.inference.summaries.followed import followed
+from bdtppl.inference.summaries.followed import followed, predicted
 from bdtppl.summary import why_no_r_hat
 
-__all__ = ["agree", "extensions_to", "judge_chains", "num_extensions"]
+__all__ = ["agree", "extensions_to", "judge_chains", "num_extensions", "predictions_agree"]
 
 
-def extensions_to(doubled: str, most: str) -> Any:
+def extensions_to(doubled: str, most: str, asks: str = "") -> Any:
     """Declare how often chains that disagree go on."""
     return parameter(
         "auto",
         f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
         f'become warm-up, and {doubled}. "auto" is for {most} at most, and fewer times on many '
-        "rows, where this takes minutes.",
+        f"rows, where this takes long.{asks}",
         least=0,
         option=int,
         is_of_run=False,
@@ -32,6 +32,12 @@ def agree(posterior: Any) -> bool:
     """Tell whether chains agree, as far as it is known."""
     r_hats = [each.r_hat for each in diagnose(followed(posterior)).values()]
     return not any(r_hat > LARGEST_R_HAT for r_hat in r_hats)
+
+
+def predictions_agree(posterior: Any) -> bool:
+    """Tell whether chains of sums agree on predictions, as far as it is known."""
+    r_hat = diagnose({"predictions": predicted(posterior)})["predictions"].r_hat
+    return not r_hat > LARGEST_R_HAT
 
 
 def num_extensions(model: Any, work: float, most_work: float, most: int) -> int:
@@ -71,7 +77,7 @@ def judge_chains(model: Any, advice: str) -> None:
             f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two chains "
             f"of at least 4 draws each. Raise chains or draws."
         )
-    r_hats = {name: each["r_hat"] for name, each in model.diagnostics_.items()}
+    r_hats = {name: each["r_hat"] for name, each in model.judged.items()}
     worst = max(r_hats, key=lambda name: -math.inf if math.isnan(r_hats[name]) else r_hats[name])
     if r_hats[worst] > LARGEST_R_HAT:
         others = _in_words(dissenting_chains(values[worst], LARGEST_R_HAT), model.chains)

@@ -88,6 +88,11 @@ class Results:
     chosen: Mapping[str, Any] = MappingProxyType({})
 
     @property
+    def judged(self) -> Mapping[str, Any]:
+        """The part of ``diagnostics_`` by which the fit is judged."""
+        return self.diagnostics_
+
+    @property
     def certificates(self) -> dict[str, Any]:
         """Bounds that are known: ``log_evidence_bounds_`` and the next attributes, by name."""
         names = "log_evidence_bounds", "map_gap", "total_variation"
@@ -127,7 +132,7 @@ class Results:
 def of_chains(model: Any) -> Iterator[str]:
     """Say where chains disagree, or may have missed modes."""
     quantities: dict[str, list] = {}
-    for name, each in model.diagnostics_.items():
+    for name, each in model.judged.items():
         is_prediction = name.startswith("prediction_")  # of which there are several
         quantity = "predictions of rows" if is_prediction else quantity_in_words(name)
         quantities.setdefault(quantity, []).append((each["r_hat"], each["ess"]))

@@ -190,6 +190,11 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
         _require_array("linear_deviation", deviation, np.float64, terms)
         is_scale = (deviation > 0) & (deviation < np.inf)
         _require(np.isfinite(linear).all() and is_scale.all(), "linear terms")
+    scale = posterior.leaf_scale
+    _require((scale is not None) == prior.draws_leaf_scale, "scales of leaves")
+    if scale is not None:
+        _require_array("leaf_scale", scale, np.float64, (*shape, prior.num_sums))
+        _require(((scale > 0) & (scale < np.inf)).all(), "scales of leaves")
     _require_array("variance", posterior.variance, np.float64, shape)
     _require((posterior.variance > 0).all() and np.isfinite(posterior.variance).all(), "variances")
     weight = posterior.feature_weight

@@ -35,7 +35,7 @@ _SOFT = (
 )  # fmt: skip
 _SUMS = (
     "rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", "linear",
-    "linear_deviation",
+    "linear_deviation", "leaf_scale",
 )  # fmt: skip
 
 

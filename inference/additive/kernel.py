@@ -24,6 +24,7 @@ from bdtppl.inference.additive.kernels import (
     uniforms_of_visit,
 )
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.inference.additive.leaf_scale import draw_leaf_factors
 from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.tables import (
     RowTables,
@@ -84,6 +85,8 @@ class AdditiveState(NamedTuple):
     linear, linear_deviation
         float64 [sums, p] and [sums]; coefficients of linear terms, and their deviations. Without
         such terms p is 0.
+    leaf_factors
+        float64 [sums, 2]; their product is the standard deviation of the values of leaves.
     """
 
     rule: np.ndarray
@@ -98,6 +101,12 @@ class AdditiveState(NamedTuple):
     noise_leaf: np.ndarray
     linear: np.ndarray
     linear_deviation: np.ndarray
+    leaf_factors: np.ndarray
+
+    @property
+    def leaf_scale(self) -> np.ndarray:
+        """Standard deviation of the values of leaves, float64 [sums]."""
+        return np.abs(self.leaf_factors.prod(axis=-1))
 
 
 class AdditiveInfo(NamedTuple):
@@ -191,6 +200,7 @@ class AdditiveKernel:
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
             linear=np.zeros((prior.num_sums, num_columns)),
             linear_deviation=np.full(prior.num_sums, float(prior.linear_scale or 0.0)),
+            leaf_factors=np.tile([float(prior.leaf_scale), 1.0], (prior.num_sums, 1)),
         )
 
     def step(self, rng_key: jax.Array, state: AdditiveState) -> tuple[AdditiveState, AdditiveInfo]:
@@ -228,9 +238,10 @@ class AdditiveKernel:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
         for which in range(prior.num_sums):
             precision, factor = self._draw_linear(generator, state, which)
+            scale = float(state.leaf_scale[which])
             sweep(
                 rows,
-                tables,
+                tables._replace(precision=scale**-2),
                 room,
                 precision,
                 factor,
@@ -242,6 +253,8 @@ class AdditiveKernel:
                 moves,
                 *self.random_numbers(generator, moves),
             )
+            if prior.draws_leaf_scale:
+                self._draw_leaf_scale(generator, state, which, factor * precision)
         if prior.noise_trees:
             variance = self._draw_noise(generator, state, tables, room)
         else:
@@ -295,6 +308,31 @@ class AdditiveKernel:
         )
         left[order] = target - columns @ state.linear[which]
         return precision, factor
+
+    def _draw_leaf_scale(
+        self,
+        generator: np.random.Generator,
+        state: AdditiveState,
+        which: int,
+        precision: np.ndarray,
+    ) -> None:
+        """Redraw the scale of the leaves of a sum, and all their values with it, in place."""
+        value, left = state.value[which], state.left[which]
+        explained = state.target[which] - left
+        if self.term is not None:
+            explained[self.order] -= self.term.columns @ state.linear[which]
+        times = draw_leaf_factors(
+            generator,
+            state.leaf_factors[which],
+            float(np.sum(value**2)),
+            self.prior.num_trees + int(np.sum(state.rule[which] >= 0)),
+            explained,
+            left + explained,
+            precision,
+            float(self.prior.leaf_scale),
+        )
+        value *= times
+        left += (1 - times) * explained
 
     def _draw_noise(
         self,

@@ -23,8 +23,8 @@ from bdtppl.models.hard.tree import Tree
 __all__ = ["SumPosterior"]
 
 _DRAWS_AT_ONCE = 16
-_LINEAR = ("linear", "linear_deviation")
-_ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", *_LINEAR)
+_SCALED = ("linear", "linear_deviation", "leaf_scale")
+_ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", *_SCALED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,9 @@ class SumPosterior:
         float64 [chain, draw, sum, p] and [chain, draw, sum]; coefficients of the linear terms, in
         the order of `bdtppl.models.hard.linear.LinearColumns`, and their standard deviations; None
         without such terms.
+    leaf_scale
+        float64 [chain, draw, sum]; standard deviation of the values of leaves; None where it is
+        that of the prior.
     """
 
     prior: AdditivePrior
@@ -70,6 +73,7 @@ class SumPosterior:
     noise_value: np.ndarray | None = None
     linear: np.ndarray | None = None
     linear_deviation: np.ndarray | None = None
+    leaf_scale: np.ndarray | None = None
 
     log_evidence = log_evidence_se = np.nan
     has_pointwise_likelihood = True
@@ -158,10 +162,10 @@ class SumPosterior:
             leaf_scale=self.prior.leaf_scale * unit,
             noise_scale=self.prior.noise_scale * unit**2,
         )
-        linear: dict[str, Any] = {}
         if prior.linear_scale is not None:
             prior = replace(prior, linear_scale=prior.linear_scale * unit)
-            linear = {name: getattr(self, name) * unit for name in _LINEAR}
+        scaled = {name: getattr(self, name) for name in _SCALED}
+        scaled = {name: own if own is None else own * unit for name, own in scaled.items()}
         noise = self.noise_value
         if noise is not None:
             noise = np.where(noise == 1, 1, noise * unit ** (2 / self.prior.noise_trees))
@@ -173,7 +177,7 @@ class SumPosterior:
             value=self.value * unit,
             variance=self.variance * unit**2,
             noise_value=noise,
-            **linear,
+            **scaled,
             sample_stats={name: stat - lost for name, stat in self.sample_stats.items()},
         )
 
@@ -181,12 +185,12 @@ class SumPosterior:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
         weight, variance = self.feature_weight[chain, draw], self.variance[chain, draw]
-        terms = self.linear, self.linear_deviation
-        linear = (None if each is None else each[chain, draw] for each in terms)
+        scaled = (getattr(self, name) for name in _SCALED)
+        drawn = (None if each is None else each[chain, draw] for each in scaled)
         noise: Any = (None, None)
         if self.noise_rule is not None and self.noise_value is not None:
             noise = self._as_trees(self.noise_rule[chain, draw], self.noise_value[chain, draw])
-        return AdditiveTrees(tree, value, variance, weight, *noise, *linear)
+        return AdditiveTrees(tree, value, variance, weight, *noise, *drawn)
 
     def _as_trees(self, given: np.ndarray, values: np.ndarray) -> tuple[Tree, np.ndarray]:
         """Write rules [..., 2^L - 1] as trees [...], and the values of their slots."""
@@ -225,7 +229,8 @@ class SumPosterior:
         """
         total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
         if self.linear is not None:
-            total += self.linear @ self._columns(matrix).T
+            # Not by BLAS, whose last bits depend on the number of rows.
+            total += np.einsum("...p,mp->...m", self.linear, self._columns(matrix))
         return total
 
     def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:

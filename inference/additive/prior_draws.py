@@ -53,20 +53,24 @@ def draw_sum_prior(
         return rule.reshape(axes), leaves.reshape(axes)
 
     rule, leaves = grow(prior.num_sums, prior.num_trees)
-    value = np.where(leaves, float(prior.leaf_scale) * rng.standard_normal(leaves.shape), 0.0)
+    drawn: dict[str, np.ndarray] = {}
+    scale = np.full((1, num_draws, prior.num_sums), float(prior.leaf_scale))
+    if prior.draws_leaf_scale:
+        scale *= np.abs(rng.standard_cauchy(scale.shape))
+        drawn = {"leaf_scale": scale}
+    value = scale[..., None, None] * rng.standard_normal(leaves.shape) * leaves
     variance = np.ones((1, num_draws))
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
         variance = degrees * float(prior.noise_scale) / rng.chisquare(degrees, (1, num_draws))
-    linear: dict[str, np.ndarray] = {}
-    if (scale := prior.linear_scale) is not None:
-        deviation = float(scale) * np.abs(rng.standard_cauchy((1, num_draws, prior.num_sums)))
+    if (median := prior.linear_scale) is not None:
+        deviation = float(median) * np.abs(rng.standard_cauchy((1, num_draws, prior.num_sums)))
         number = int(design.has_cut.sum())
         coefficient = deviation[..., None] * rng.standard_normal((*deviation.shape, number))
-        linear = {"linear": coefficient, "linear_deviation": deviation}
-    drawn = replace(
+        drawn |= {"linear": coefficient, "linear_deviation": deviation}
+    prior_draws = replace(
         posterior,
-        **linear,
+        **drawn,
         rule=rule,
         value=value,
         variance=variance,
@@ -74,10 +78,10 @@ def draw_sum_prior(
         sample_stats={},
     )
     if not prior.noise_trees:
-        return drawn
+        return prior_draws
     rule, leaves = grow(prior.noise_trees)
-    degrees, scale = map(float, prior.noise_leaf)
-    value = np.where(leaves, degrees * scale / rng.chisquare(degrees, leaves.shape), 1.0)
-    drawn = replace(drawn, noise_rule=rule, noise_value=value)
-    each = (drawn.deviations(design.matrix) ** 2) @ (design.weights / design.total_weight)
-    return replace(drawn, variance=each)
+    degrees, middle = map(float, prior.noise_leaf)
+    value = np.where(leaves, degrees * middle / rng.chisquare(degrees, leaves.shape), 1.0)
+    noisy = replace(prior_draws, noise_rule=rule, noise_value=value)
+    each = (noisy.deviations(design.matrix) ** 2) @ (design.weights / design.total_weight)
+    return replace(noisy, variance=each)

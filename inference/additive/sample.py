@@ -93,6 +93,8 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
             types |= {"noise_rule": small, "noise_value": float}
         if self.kernel.term is not None:
             types |= {"linear": float, "linear_deviation": float}
+        if self.kernel.prior.draws_leaf_scale:
+            types |= {"leaf_scale": float}
         drawn = {
             name: np.zeros((self.chains, 0, *np.shape(getattr(first, name))), kind)
             for name, kind in types.items()

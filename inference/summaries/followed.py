@@ -1,13 +1,42 @@
 """Quantities of trees that are followed along chains, to tell whether these agree."""
 
+from typing import Any
+
 import numpy as np
 
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.posteriors import AnyPosterior
 
-__all__ = ["followed"]
+__all__ = ["followed", "predicted"]
 
 _ROWS = 5  # training rows whose predictions are followed
+_ROWS_OF_SUMS = 50
+
+
+def predicted(posterior: AnyPosterior, rows: Any = None) -> np.ndarray:
+    """Predict training rows by each draw: the mean, or the probability of the row's own class.
+
+    Parameters
+    ----------
+    posterior
+        The draws.
+    rows
+        int [m]; places of the rows, by default fifty at equal distances.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [chain, draw, m].
+    """
+    rows = _spread(posterior, _ROWS_OF_SUMS) if rows is None else rows
+    means = posterior.means(posterior.matrix[rows])
+    if means.ndim > 3:
+        means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
+    return means
+
+
+def _spread(posterior: AnyPosterior, number: int) -> np.ndarray:
+    return np.unique(np.linspace(0, len(posterior.y) - 1, number).astype(int))
 
 
 def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
@@ -15,17 +44,17 @@ def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
 
     The log joint, or the log likelihood where draws have no log joint, the number of leaves of a
     tree, the noise of sums, and at a few training rows the predictive mean, or the probability of
-    the row's own class.
+    the row's own class. For sums also ``predictions`` of fifty rows, [chain, draw, 50].
     """
-    rows = np.unique(np.linspace(0, len(posterior.y) - 1, _ROWS).astype(int))
-    means = posterior.means(posterior.matrix[rows])
-    if means.ndim > 3:
-        means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
+    rows = _spread(posterior, _ROWS)
+    means = predicted(posterior, rows)
     scores = posterior.sample_stats
     score = "log_joint" if "log_joint" in scores else "log_likelihood"
     quantities = {score: np.asarray(scores[score], float)}
     if not isinstance(posterior, SumPosterior):
         quantities["num_leaves"] = posterior.num_leaves.astype(float)
-    elif posterior.prior.link == "identity":
-        quantities["sigma"] = posterior.sigma
+    else:
+        quantities["predictions"] = predicted(posterior)
+        if posterior.prior.link == "identity":
+            quantities["sigma"] = posterior.sigma
     return quantities | {f"prediction_{row}": means[..., i] for i, row in enumerate(rows.tolist())}

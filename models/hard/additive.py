@@ -11,7 +11,9 @@ values and noise are independent a priori:
   right). Trees with a leaf of fewer than ``min_leaf`` training rows are excluded.
 - Weights of columns are equal, and shared equally by the features of a column (`Design`); or
   those of features are Dirichlet with concentrations of sparsity times these equal weights.
-- Leaf values are normal with mean 0 and standard deviation ``leaf_scale``.
+- Leaf values are normal with mean 0 and standard deviation ``leaf_scale``; or, with
+  ``draws_leaf_scale``, each sum has a standard deviation of its own, whose prior is half-Cauchy
+  with this median.
 - With ``linear_scale`` each sum has a linear term as well, in columns of mean 0 and variance 1
   (`bdtppl.models.hard.linear.LinearColumns`). Its coefficients are normal with mean 0 and a
   standard deviation whose prior is half-Cauchy with the median ``linear_scale``.
@@ -75,8 +77,8 @@ class AdditivePrior:
 
     Parameters
     ----------
-    leaf_scale
-        Standard deviation of a leaf's value, above 0.
+    leaf_scale, draws_leaf_scale
+        Standard deviation of a leaf's value, above 0, or the median of its half-Cauchy prior.
     noise_scale, noise_degrees
         The noise variance is their product over a chi-squared variate of ``noise_degrees`` degrees
         of freedom; both above 0.
@@ -113,6 +115,7 @@ class AdditivePrior:
     link: Link = setting(default="identity")
     num_sums: int = setting(default=1)
     noise_trees: int = setting(default=0)
+    draws_leaf_scale: bool = setting(default=False)
     linear_scale: Number | None = None
 
     def __post_init__(self):
@@ -201,6 +204,8 @@ class AdditiveTrees(NamedTuple):
     linear, linear_deviation
         float64 [..., sums, p] and [..., sums]; coefficients of the linear terms, and their standard
         deviations; None without such terms.
+    leaf_scale
+        float64 [..., sums]; standard deviation of the values of leaves, if it is drawn.
     """
 
     trees: Tree
@@ -211,6 +216,7 @@ class AdditiveTrees(NamedTuple):
     noise_value: np.ndarray | None = None
     linear: np.ndarray | None = None
     linear_deviation: np.ndarray | None = None
+    leaf_scale: np.ndarray | None = None
 
 
 def calibrated(
@@ -428,7 +434,7 @@ def additive_log_joint(
         jnp.asarray(design.weights),
         *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
         noise,
-        jax.tree.map(jnp.asarray, linear),
+        *jax.tree.map(jnp.asarray, (linear, drawn.leaf_scale)),
     )
     return np.where(is_allowed, log_density, -np.inf)
 
@@ -455,7 +461,18 @@ def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarr
 
 @jax.jit
 def _log_density(
-    prior, trees, num_rules, equal, y, weights, value, variance, feature_weight, noise, linear
+    prior,
+    trees,
+    num_rules,
+    equal,
+    y,
+    weights,
+    value,
+    variance,
+    feature_weight,
+    noise,
+    linear,
+    scale,
 ):
     """Score drawn trees; arrays as in `AdditiveTrees`."""
 
@@ -470,14 +487,16 @@ def _log_density(
 
     with jax.numpy_rank_promotion("allow"):
         feature, depth, is_leaf, slot = trees
-        of_nodes = of_trees(feature, depth, is_leaf, _log_normal_density(value, prior.leaf_scale))
+        each_scale = prior.leaf_scale if scale is None else scale[..., None, None]
+        of_nodes = of_trees(feature, depth, is_leaf, _log_normal_density(value, each_scale))
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, equal, feature_weight)
+        if scale is not None:
+            total += _of_scale(scale, prior.leaf_scale).sum(axis=-1)
         f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2) + linear[0]
         if prior.linear_scale is not None:
             _, coefficient, deviation = linear
             total += _log_normal_density(coefficient, deviation[..., None]).sum(axis=(-1, -2))
-            tail = jnp.log1p((deviation / prior.linear_scale) ** 2)
-            total += (math.log(2 / math.pi) - jnp.log(prior.linear_scale) - tail).sum(axis=-1)
+            total += _of_scale(deviation, prior.linear_scale).sum(axis=-1)
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
         if noise is not None:
             feature, depth, is_leaf, slot, factor = noise
@@ -499,6 +518,11 @@ def _log_density(
 
 def _log_normal_density(x, scale):
     return -0.5 * (x / scale) ** 2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+
+
+def _of_scale(scale, median) -> Any:
+    """Log density of a half-Cauchy law."""
+    return math.log(2 / math.pi) - jnp.log(median) - jnp.log1p((scale / median) ** 2)
 
 
 def _of_variance(variance, degrees, scale) -> Any:

@@ -1,0 +1,44 @@
+"""A Gibbs step of the standard deviation of the values of leaves.
+
+It is a product of two factors, a normal and one over a chi variable, which has a half-Cauchy law.
+The normal factor multiplies a whole sum, so all values move at once (Gelman 2006, Prior
+distributions for variance parameters in hierarchical models, section 3.2).
+"""
+
+import numpy as np
+
+__all__ = ["draw_leaf_factors"]
+
+
+def draw_leaf_factors(
+    generator: np.random.Generator,
+    factors: np.ndarray,
+    squares: float,
+    num_leaves: int,
+    explained: np.ndarray,
+    target: np.ndarray,
+    precision: np.ndarray,
+    median: float,
+) -> float:
+    """Draw the factors of one sum, in place; returns by what all values are to be multiplied.
+
+    Parameters
+    ----------
+    generator
+        Random numbers.
+    factors
+        float64 [2]; the normal one, and the other.
+    squares, num_leaves
+        Sum of the squares of all values, and their number.
+    explained, target, precision
+        float64 [n]; what the trees say of each row, what they explain, and its precision.
+    median
+        Median of the prior of the standard deviation.
+    """
+    before = factors[0]
+    rest = 1 + squares / before**2
+    factors[1] = np.sqrt(rest / generator.chisquare(1 + num_leaves))
+    unit = explained / before
+    total = (precision * unit) @ unit + median**-2
+    factors[0] = (precision * unit) @ target / total + generator.standard_normal() / np.sqrt(total)
+    return factors[0] / before
