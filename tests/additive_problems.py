@@ -279,10 +279,13 @@ def prior_state(kernel: AdditiveKernel, rng):
                 for tree in range(prior.noise_trees)
             ):
                 continue
-            if prior.linear_scale is not None:
-                deviation = prior.linear_scale * np.abs(rng.standard_cauchy(prior.num_sums))
-                linear = deviation[:, None] * rng.normal(size=state.linear.shape)
-                left -= linear @ standardised(design).T
+            if state.linear.size:
+                shape = prior.num_sums, len(blocks_of(kernel))
+                deviation = np.abs(rng.standard_cauchy(shape))
+                deviation *= [scale for scale, _ in blocks_of(kernel)]
+                sizes = [columns.shape[1] for _, columns in blocks_of(kernel)]
+                linear = np.repeat(deviation, sizes, axis=1) * rng.normal(size=state.linear.shape)
+                left -= linear @ linear_columns(kernel).T
                 state = state._replace(linear=linear, linear_deviation=deviation)
             state = state._replace(left=left, variance=variance, feature_weight=weight)
             if prior.noise_trees:
@@ -294,9 +297,26 @@ def noise_of(state):
     return state.noise_rule, state.noise_value, state.noise_leaf
 
 
-def standardised(design: Design) -> np.ndarray:
+def blocks_of(kernel: AdditiveKernel) -> list[tuple[float, np.ndarray]]:
+    """List the prior median and the columns of each block of linear terms."""
+    prior, design = kernel.prior, kernel.design
+    blocks = []
+    if prior.linear_scale is not None:
+        blocks.append((prior.linear_scale, standardised(design, design.has_cut)))
+    for place, feature in enumerate(prior.groups):
+        group = design.matrix[:, prior.groups[0]]
+        factor = standardised(design, [feature]) if place else np.ones((len(group), 1))
+        blocks.append((prior.group_scale, (group[:, None] == np.unique(group)) * factor))
+    return blocks
+
+
+def linear_columns(kernel: AdditiveKernel) -> np.ndarray:
+    return np.concatenate([columns for _, columns in blocks_of(kernel)], axis=1)
+
+
+def standardised(design: Design, features) -> np.ndarray:
     """Columns of mean 0 and variance 1, missing values being 0."""
-    columns = design.matrix[:, design.has_cut]
+    columns = design.matrix[:, features]
     known = ~np.isnan(columns) * design.weights[:, None]
     mean = (known * np.nan_to_num(columns)).sum(axis=0) / known.sum(axis=0)
     around = np.nan_to_num(columns - mean)
@@ -339,9 +359,9 @@ def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
     """Describe a state by a few numbers."""
     f = sum(state.value[-1, tree, state.leaf[-1, tree]] for tree in range(kernel.prior.num_trees))
     terms = []
-    if kernel.prior.linear_scale is not None:
-        linear = state.linear[-1] @ standardised(kernel.design).T
-        terms = [np.log(state.linear_deviation[-1]), state.linear[-1, 0], linear.std()]
+    if state.linear.size:
+        linear = state.linear[-1] @ linear_columns(kernel).T
+        terms = [*np.log(state.linear_deviation[-1]), state.linear[-1, 0], linear.std()]
     if kernel.prior.draws_leaf_scale:
         terms += [np.log(state.leaf_scale[-1])]
     uses = kernel.rows.feature[state.rule[state.rule >= 0]]
@@ -384,10 +404,12 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     f = np.full(len(of.y), float(prior.offset))
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]
-    if prior.linear_scale is not None:
-        f += standardised(of.design) @ state.linear[0]
-        total += stats.norm.logpdf(state.linear[0], scale=state.linear_deviation[0]).sum()
-        total += stats.halfcauchy.logpdf(state.linear_deviation[0], scale=prior.linear_scale)
+    own = iter(state.linear[0])
+    for (median, columns), scale in zip(blocks_of(kernel), state.linear_deviation[0], strict=True):
+        coefficient = np.array([next(own) for _ in columns.T])
+        f += columns @ coefficient
+        total += stats.norm.logpdf(coefficient, scale=scale).sum()
+        total += stats.halfcauchy.logpdf(scale, scale=median)
     variances = np.full(len(of.y), float(state.variance))
     if prior.noise_trees:
         law = of_variance(*map(float, prior.noise_leaf))

@@ -239,10 +239,24 @@ CHECKS = {
         "num_sums": 3,
         "linear_scale": 0.4,
     },
+    "groups": {"groups": (1, 2), "group_scale": 0.5},
+    "groups of a probit": {
+        "groups": (0,),
+        "group_scale": 0.5,
+        "link": "probit",
+        "linear_scale": 0.4,
+    },
     "more columns than rows": {"link": "logit", "linear_scale": 0.4, "num_rows": 5},
 }
 
-BLOCKS = ("linear logit", "more columns than rows", "leaf scale", "leaf scales of a softmax")
+BLOCKS = (
+    "groups",
+    "groups of a probit",
+    "linear logit",
+    "more columns than rows",
+    "leaf scale",
+    "leaf scales of a softmax",
+)
 
 
 def test_the_kernel_and_the_model_are_of_one_law():
@@ -256,7 +270,7 @@ def test_the_kernel_and_each_model_are_of_one_law(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linear", "linear logit"])
+@pytest.mark.parametrize("name", ["linear", "linear logit", "groups"])
 def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
     """Its coefficients vary as if their deviation were half as large."""
     right = LinearTerm.draw
@@ -408,7 +422,14 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
 
 
 @pytest.mark.parametrize(
-    "terms", [{}, {"noise_trees": 3}, {"linear_scale": 0.4}, {"draws_leaf_scale": True}]
+    "terms",
+    [
+        {},
+        {"noise_trees": 3},
+        {"linear_scale": 0.4},
+        {"draws_leaf_scale": True},
+        {"linear_scale": 0.4, "groups": (1, 2), "group_scale": 0.3},
+    ],
 )
 def test_the_log_joint_is_the_sum_of_its_densities(terms):
     of = ap.problem("missing", 2, 2)
@@ -423,7 +444,7 @@ def test_the_log_joint_is_the_sum_of_its_densities(terms):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     f = sum_of_trees(drawn.trees, drawn.value, of.design.matrix)
     if drawn.linear is not None:
-        f = f + drawn.linear @ ap.standardised(of.design).T
+        f = f + drawn.linear @ ap.linear_columns(kernel).T
     np.testing.assert_allclose(f, -state.left, atol=1e-12)
     deviations = np.broadcast_to(posterior.deviations(of.design.matrix)[0, 0], len(of.y))
     np.testing.assert_allclose(deviations**2, kernel.variances(state), rtol=1e-12)
@@ -445,8 +466,8 @@ def posterior_of(of, kernel, state) -> SumPosterior:
             for name, is_there in {
                 "noise_rule": of.prior.noise_trees,
                 "noise_value": of.prior.noise_trees,
-                "linear": of.prior.linear_scale,
-                "linear_deviation": of.prior.linear_scale,
+                "linear": kernel.terms,
+                "linear_deviation": kernel.terms,
                 "leaf_scale": of.prior.draws_leaf_scale,
             }.items()
             if is_there

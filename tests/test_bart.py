@@ -329,7 +329,7 @@ def test_linear_effects_are_slopes():
     slopes = np.array([3.0, -0.5])
     effects = BARTRegressor(**SHORT).fit(rows, rows @ slopes + 0.1 * rng.normal(size=100))
     found = [tuple(each.values()) for each in effects.linear_effects_.values()]
-    for (low, high, mean), slope in zip(found, slopes, strict=True):
+    for (mean, low, high), slope in zip(found, slopes, strict=True):
         assert low < slope < high
         assert low < mean < high < low + 0.2 * abs(slope)
     of_classes = BARTClassifier(**SHORT | {"trees": 5}).fit(rows, rng.integers(0, 3, 100))
@@ -350,3 +350,47 @@ def test_chains_go_on_where_predictions_disagree(monkeypatch):
     assert set(asked) == {"agree"}
     assert set(model.judged) == set(model.diagnostics_) > {"sigma", "predictions"}
     assert set(BARTRegressor(**few).fit(X, Y).judged) == {"predictions"}
+
+
+def test_groups_have_effects_of_their_own(tmp_path):
+    rng = np.random.default_rng(0)
+    school, age = rng.integers(0, 12, 240), rng.uniform(20, 60, 240)
+    effect, slope = 2 * rng.normal(size=12), 0.1 * rng.normal(size=12)
+    y = effect[school] + slope[school] * (age - 40) + 0.5 * rng.normal(size=240)
+    table = {"school": [f"s{i:02}" for i in school], "age": age}
+    model = BARTRegressor(**SHORT, groups={"school": ["age"]}).fit(table, y)
+    found = model.group_effects_
+    assert list(found) == ["intercept", "age"]
+    assert list(found["age"]) == [f"s{i:02}" for i in range(12)]
+    for of_groups, truth in zip(found.values(), (effect, slope), strict=True):
+        middle = [each["mean"] for each in of_groups.values()]
+        assert np.corrcoef(middle, truth)[0, 1] > 0.95
+    np.testing.assert_array_equal(model.feature_importances_, [0, 1])
+    new = {"school": ["elsewhere", None, "s03"], "age": [30.0, 30.0, 30.0]}
+    with pytest.warns(TableWarning, match="'elsewhere' was not seen"):
+        low, high = model.predict_interval(new, 0.9).T
+    assert low[0] == low[1]  # each is a new group
+    assert (high - low)[0] > 1.5 * (high - low)[2]
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(load(tmp_path / "kept").predict(table), model.predict(table))
+    labels = BARTClassifier(**SHORT, groups="school").fit(table, y > y.mean())
+    middle = [each["mean"] for each in labels.group_effects_["intercept"].values()]
+    assert np.corrcoef(middle, effect)[0, 1] > 0.8
+    with pytest.raises(AttributeError, match="no groups"):
+        BARTRegressor(**SHORT).fit(table, y).group_effects_  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("town", "groups names 'town', which is no column of X"),
+        ({"school": ["hue"]}, "groups names 'hue', which is no numeric column of X"),
+        ({"school": ["school"]}, "groups names 'school', which is no numeric column"),
+        ({"school": [], "hue": []}, "groups must be the name of one column"),
+        ("gone", "Column 'gone', row 1: the group is missing"),
+    ],
+)
+def test_groups_that_cannot_be_are_named(groups, said):
+    table = {"school": [1, 2] * 5, "hue": ["red", "blue"] * 5, "gone": ["a", None] * 5}
+    with pytest.raises(ValueError, match=said):
+        BARTRegressor(**SHORT, groups=groups).fit(table, np.arange(10.0))

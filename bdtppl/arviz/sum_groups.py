@@ -10,7 +10,6 @@ import xarray as xr
 
 from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats
 from bdtppl.inference.additive.posterior import SumPosterior
-from bdtppl.models.hard.linear import LinearColumns
 
 __all__ = ["label_sum_draws"]
 
@@ -54,11 +53,11 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
         for name, axis in _NOISE_ARRAYS.items():
             trees[name] = ((*DRAW_AXES, "noise_tree", axis), getattr(posterior, name))
     by_feature: dict[str, Any] = coordinates | {"feature": list(posterior.names)}
-    if posterior.linear is not None:
-        used = LinearColumns.of(posterior.design).feature
-        by_feature["linear_feature"] = [posterior.names[place] for place in used]
-        described["linear"] = ((*DRAW_AXES, "sum", "linear_feature"), posterior.linear)
-        described["linear_deviation"] = ((*DRAW_AXES, "sum"), posterior.linear_deviation)
+    if (columns := posterior.linear_columns) is not None:
+        by_feature["linear_column"] = columns.names(posterior.names)
+        described["linear"] = ((*DRAW_AXES, "sum", "linear_column"), posterior.linear)
+        deviation = (*DRAW_AXES, "sum", "linear_block"), posterior.linear_deviation
+        described["linear_deviation"] = deviation
     if posterior.leaf_scale is not None:
         described["leaf_scale"] = ((*DRAW_AXES, "sum"), posterior.leaf_scale)
     trees["variance"] = (DRAW_AXES, posterior.variance)

@@ -1,7 +1,8 @@
 """Sums of trees with exact redraws: BART."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -27,6 +28,7 @@ from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Binning, Design
+from bdtppl.models.data.schema import Schema
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
     RANGE_DEVIATIONS,
@@ -34,7 +36,6 @@ from bdtppl.models.hard.additive import (
     calibrated,
     calibrated_to_classes,
 )
-from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.wording import counted
 from bdtppl.summary import summarised
@@ -43,6 +44,7 @@ __all__ = ["BARTClassifier", "BARTRegressor"]
 
 _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
+_MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 
 
@@ -95,6 +97,14 @@ class BARTParameters(RunsLong, FansOut):
         True,
         "Whether a linear term stands beside the trees, with coefficients that are shrunk. It "
         "helps where targets rise and fall with many columns.",
+    )
+    groups: Any = parameter(
+        None,
+        "Name of a column that tells groups of rows, each with an effect of its own (a random "
+        "intercept); or that name with numeric columns whose slope each group has, "
+        "``{'school': ['age']}``. No tree splits on it. The effects of a new group are drawn from "
+        "their prior.",
+        option=str,
     )
     sparsity: float | None = parameter(
         None,
@@ -160,6 +170,8 @@ class BART(BARTParameters, TableEstimator):
     linear_effects_ : dict
         Of the linear term, by feature: what one unit more adds to the sum ("mean"), and the central
         interval of 90 % ("low", "high"). Of more than two classes, by class and feature.
+    group_effects_ : dict
+        The same of ``groups``: by group under "intercept", and under each column with slopes.
     {fitted}
 
     Notes
@@ -207,8 +219,9 @@ class BART(BARTParameters, TableEstimator):
             )
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
+        groups, coded = self._find_groups(schema, matrix)
         design = Design.from_matrix(
-            matrix,
+            coded,
             weights=weights,
             bins=self.bins,
             binning=self.binning,
@@ -216,7 +229,8 @@ class BART(BARTParameters, TableEstimator):
             is_indicator=schema.is_indicator,
             column=schema.column,
         )
-        warn_of_no_cut(schema, design, stacklevel=4)
+        design = replace(design, matrix=matrix)
+        warn_of_no_cut(schema, design, stacklevel=4, but=self._whole)
         prior = self._calibrated(
             design,
             y,
@@ -227,6 +241,7 @@ class BART(BARTParameters, TableEstimator):
             beta=self.beta,
             sparsity=self.sparsity,
             linear=self.linear,
+            groups=groups,
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
         )
@@ -252,6 +267,45 @@ class BART(BARTParameters, TableEstimator):
         return self
 
     @property
+    def _whole(self) -> tuple[str, ...]:
+        named = self.groups
+        return () if named is None else tuple(named if isinstance(named, Mapping) else [named])
+
+    def _find_groups(self, schema: Schema, matrix: np.ndarray) -> tuple[tuple, np.ndarray]:
+        """Find the features of groups and slopes, and hide the former from trees, in a copy."""
+        if self.groups is None:
+            return (), matrix
+        if len(self._whole) != 1:
+            raise ValueError(f"groups must be the name of one column; got {self.groups!r}.")
+        slopes = self.groups[self._whole[0]] if isinstance(self.groups, Mapping) else ()
+        numeric = [column.name for column in schema.columns if column.has_cuts]
+        for name in (*self._whole, *slopes):
+            if name not in numeric or (name in slopes and name in self._whole):
+                wanted = "numeric column" if name in slopes else "column"
+                raise ValueError(f"groups names {name!r}, which is no {wanted} of X.")
+        groups = tuple(schema.features.index(name) for name in (*self._whole, *slopes))
+        of_rows = matrix[:, groups[0]]
+        if np.isnan(of_rows).any():
+            raise ValueError(
+                f"Column {self._whole[0]!r}, row {int(np.isnan(of_rows).argmax())}: the group is "
+                f"missing. Give such rows a group of their own."
+            )
+        if len(np.unique(of_rows)) > _MOST_GROUPS:
+            raise ValueError(
+                f"Column {self._whole[0]!r} has {len(np.unique(of_rows)):,} groups, and at most "
+                f"{_MOST_GROUPS:,} can have effects."
+            )
+        coded = matrix.copy()
+        coded[:, groups[0]] = 0.0
+        return groups, coded
+
+    @property
+    def _may_miss(self) -> np.ndarray:
+        # A group that is missing is a new one.
+        own = np.arange(self.design_.num_features)
+        return self.design_.has_missing | np.isin(own, self.prior_.groups[:1])
+
+    @property
     def judged(self) -> Mapping[str, Any]:
         """Diagnostics of predictions, or of all where the user gave a number of ``extensions``."""
         if self.extensions != "auto" or "predictions" not in self.diagnostics_:
@@ -263,15 +317,35 @@ class BART(BARTParameters, TableEstimator):
         """Effects of the linear term; see above."""
         check_is_fitted(self)
         posterior = self.posterior_
-        if posterior.linear is None:
+        if posterior.prior.linear_scale is None:
             raise AttributeError("There is no linear term: linear is False, or no column varies.")
-        columns = LinearColumns.of(posterior.design)
-        slope = posterior.linear / columns.deviation
-        ends = *np.quantile(slope, [0.05, 0.95], axis=(0, 1)), slope.mean(axis=(0, 1))
-        names = [posterior.names[feature] for feature in columns.feature]
+        columns = posterior.linear_columns
+        slopes = posterior.linear[..., : len(columns.feature)] / columns.deviation[columns.feature]
+        return self._with_intervals(slopes, [posterior.names[j] for j in columns.feature])
+
+    @property
+    def group_effects_(self) -> dict[str, dict[Any, Any]]:
+        """Effects of groups; see above."""
+        check_is_fitted(self)
+        posterior = self.posterior_
+        if not posterior.prior.groups:
+            raise AttributeError("There are no groups: groups is None.")
+        columns, (own, *slopes) = posterior.linear_columns, posterior.prior.groups
+        source = self.schema_.columns[self.schema_.sources[own][0]]
+        named = [source.levels[int(g)] if source.levels else g for g in columns.levels.tolist()]
+        blocks = np.split(posterior.linear[..., len(columns.feature) :], 1 + len(slopes), axis=-1)
+        effects = {"intercept": self._with_intervals(blocks[0], named)}
+        for feature, block in zip(slopes, blocks[1:], strict=True):
+            slope = block / columns.deviation[feature]
+            effects[posterior.names[feature]] = self._with_intervals(slope, named)
+        return effects
+
+    def _with_intervals(self, draws: np.ndarray, names: Sequence[Any]) -> dict[Any, Any]:
+        """Sum draws [chain, draw, sum, k] up by names [k], and first by class if there are many."""
+        ends = draws.mean(axis=(0, 1)), *np.quantile(draws, [0.05, 0.95], axis=(0, 1))
         of_sums = [
             {
-                name: dict(zip(("low", "high", "mean"), map(float, each), strict=True))
+                name: dict(zip(("mean", "low", "high"), map(float, each), strict=True))
                 for name, *each in zip(names, *own, strict=True)
             }
             for own in zip(*ends, strict=True)
@@ -444,16 +518,15 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     True
     """
 
-    def _calibrated(
-        self, design: Design, y: np.ndarray, *, linear: bool, **settings: Any
-    ) -> AdditivePrior:
+    def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
                 f"link='logit'."
             )
-        settings |= {"weights": design.weights, "design": design if linear else None}
-        return calibrated_to_classes(y, len(self.classes_), link=self.link, **settings)
+        return calibrated_to_classes(
+            y, len(self.classes_), design=design, link=self.link, **settings
+        )
 
     def _noise(self) -> dict[str, Any]:
         return {}

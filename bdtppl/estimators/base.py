@@ -136,6 +136,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     in_words: Any = ""
     n_jobs: ClassVar[Any] = None  # of inferences without such a parameter
     columns_: np.ndarray | None = None
+    _whole: tuple[str, ...] = ()  # columns whose levels are not split
     schema_: Schema
     n_features_in_: int
     posterior_: Any
@@ -236,7 +237,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             )
         X = self._note_columns(as_table(X))
         schema, matrix = Schema.read(
-            X, categories=self.categories, drop_first=self.drop_first, ordered=self.ordered
+            X,
+            categories=self.categories,
+            drop_first=self.drop_first,
+            ordered=self.ordered,
+            whole=self._whole,
         )
         y = read_target(y)
         if len(y) != matrix.shape[0]:

@@ -1,7 +1,7 @@
 """The base of estimators of hard trees: limits, priors, leaf families, and rules as text."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal, cast
@@ -556,13 +556,15 @@ def _written_constraint(value: Any) -> str:
     return f"{len(value)} of them" if is_long else repr(value)
 
 
-def warn_of_no_cut(schema: Schema, design: CutPoints, stacklevel: int) -> None:
-    """Name columns without a cut, though levels may have no rows."""
+def warn_of_no_cut(
+    schema: Schema, design: CutPoints, stacklevel: int, but: Collection[str] = ()
+) -> None:
+    """Name columns without a cut but some, though levels may have no rows."""
     uncut = set(design.no_cut)
     names = [
         repr(each.name)
         for each in schema.columns
-        if uncut.issuperset((*each.features, *each.missing_feature))
+        if uncut.issuperset((*each.features, *each.missing_feature)) and each.name not in but
     ]
     if names:
         warnings.warn(

@@ -181,13 +181,15 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
         _require_complete_trees(rule, value, 1.0, noise, levels, num_rules)
         _require((np.asarray(value) > 0).all(), "values of noise")
     linear, deviation = posterior.linear, posterior.linear_deviation
-    is_there = [each is not None for each in (prior.linear_scale, linear, deviation)]
+    features = range(posterior.design.num_features)
+    _require(all(j in features for j in prior.groups), "groups")
+    columns = posterior.linear_columns
+    is_there = [each is not None for each in (columns, linear, deviation)]
     _require(len(set(is_there)) == 1, "linear terms")
-    if linear is not None and deviation is not None:
-        terms = (*shape, prior.num_sums)
-        number = int(posterior.design.has_cut.sum())
-        _require_array("linear", linear, np.float64, (*terms, number))
-        _require_array("linear_deviation", deviation, np.float64, terms)
+    if columns is not None and linear is not None and deviation is not None:
+        terms, blocks = (*shape, prior.num_sums), list(columns.blocks)
+        _require_array("linear", linear, np.float64, (*terms, blocks[-1].stop))
+        _require_array("linear_deviation", deviation, np.float64, (*terms, len(blocks)))
         is_scale = (deviation > 0) & (deviation < np.inf)
         _require(np.isfinite(linear).all() and is_scale.all(), "linear terms")
     scale = posterior.leaf_scale

@@ -36,7 +36,6 @@ from bdtppl.inference.additive.tables import (
 )
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
-from bdtppl.models.hard.linear import LinearColumns
 
 __all__ = ["AdditiveInfo", "AdditiveKernel", "AdditiveState", "default_moves"]
 
@@ -83,8 +82,8 @@ class AdditiveState(NamedTuple):
         int32 [m', 2^L - 1], float64 [m', 2^(L + 1) - 1] and uint8 [m', n]; the trees of the product
         of variances, whose values are 1 where no leaf is. There are none with one variance.
     linear, linear_deviation
-        float64 [sums, p] and [sums]; coefficients of linear terms, and their deviations. Without
-        such terms p is 0.
+        float64 [sums, p] and [sums, blocks]; coefficients of linear terms, and the deviations of
+        each block of them. Without such terms both are empty.
     leaf_factors
         float64 [sums, 2]; their product is the standard deviation of the values of leaves.
     """
@@ -130,8 +129,8 @@ class AdditiveKernel:
         What a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
     rows
         The rows and rules that sweeps read.
-    term
-        The linear term of each sum, or None.
+    terms
+        The linear terms of each sum, and which of the coefficients are theirs.
     order
         int64 [n]; rows by their bins and targets. Latent variables are drawn in this order, so that
         the order of the rows does not matter, and a linear term has its rows in it.
@@ -142,7 +141,7 @@ class AdditiveKernel:
     y: np.ndarray
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
-    term: LinearTerm | None = field(init=False, repr=False)
+    terms: tuple[tuple[LinearTerm, slice], ...] = field(init=False, repr=False)
     order: np.ndarray = field(init=False, repr=False)
     _prior_tables: SumPriorTables = field(init=False, repr=False)
 
@@ -154,11 +153,13 @@ class AdditiveKernel:
         object.__setattr__(self, "moves", np.array(moves, np.int64))
         tables = prior_tables(self.prior, rows, self.design.equal_weights)
         object.__setattr__(self, "_prior_tables", tables)
-        weights, term = rows.weights, None
-        if (scale := self.prior.linear_scale) is not None:
-            columns = LinearColumns.of(self.design)(self.design.matrix)
-            term = LinearTerm(columns[self.order], weights[self.order], float(scale))
-        object.__setattr__(self, "term", term)
+        weights, terms = rows.weights, []
+        if (columns := self.prior.linear_columns(self.design)) is not None:
+            of_rows = columns(self.design.matrix)[self.order]
+            for own, median in zip(columns.blocks, self.prior.term_scales, strict=True):
+                term = LinearTerm(of_rows[:, own], weights[self.order], float(median))
+                terms.append((term, own))
+        object.__setattr__(self, "terms", tuple(terms))
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
         if self.prior.link == "probit" and bad.size:
             raise ValueError(
@@ -183,7 +184,7 @@ class AdditiveKernel:
         middle = np.average(target[0], weights=weights)
         spread = np.average((target[0] - middle) ** 2, weights=weights) or float(prior.noise_scale)
         trees = prior.num_sums, prior.num_trees
-        num_columns = 0 if self.term is None else self.term.columns.shape[1]
+        num_columns = self.terms[-1][1].stop if self.terms else 0
         nodes, slots = 2**prior.max_depth - 1, 2 ** (prior.max_depth + 1) - 1
         noise_value = np.ones((prior.noise_trees, slots))
         noise_value[:, 0] = spread ** (1 / max(prior.noise_trees, 1))
@@ -199,7 +200,7 @@ class AdditiveKernel:
             noise_value=noise_value,
             noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
             linear=np.zeros((prior.num_sums, num_columns)),
-            linear_deviation=np.full(prior.num_sums, float(prior.linear_scale or 0.0)),
+            linear_deviation=np.tile(prior.term_scales, (prior.num_sums, 1)),
             leaf_factors=np.tile([float(prior.leaf_scale), 1.0], (prior.num_sums, 1)),
         )
 
@@ -264,11 +265,11 @@ class AdditiveKernel:
         )
 
     def begin(self, generator: np.random.Generator, state: AdditiveState) -> AdditiveState:
-        """Draw the linear term and the noise some times, in place, before any tree has grown.
+        """Draw the linear terms and the noise some times, in place, before any tree has grown.
 
         Trees that come first explain what is linear, and chains take long to find the way back.
         """
-        if self.term is None:
+        if not self.terms:
             return state
         for _ in range(_FIRST_DRAWS):
             for which in range(self.prior.num_sums):
@@ -289,24 +290,21 @@ class AdditiveKernel:
     def _draw_linear(
         self, generator: np.random.Generator, state: AdditiveState, which: int
     ) -> tuple[np.ndarray, float]:
-        """Redraw the targets of a sum and its linear term, in place.
+        """Redraw the targets of a sum and its linear terms, in place.
 
         The product of the array and the number returned is the precision of the targets.
         """
         precision = self._draw_targets(generator, state, which)
         factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
-        if self.term is None:
-            return precision, factor
-        columns, left, order = self.term.columns, state.left[which], self.order
-        target = left[order] + columns @ state.linear[which]
-        state.linear[which], state.linear_deviation[which] = self.term.draw(
-            generator,
-            target,
-            None if precision is self.rows.weights else precision[order],
-            factor,
-            float(state.linear_deviation[which]),
-        )
-        left[order] = target - columns @ state.linear[which]
+        left, order = state.left[which], self.order
+        in_order = None if precision is self.rows.weights else precision[order]
+        for place, (term, own) in enumerate(self.terms):
+            target = left[order] + term.columns @ state.linear[which, own]
+            deviation = float(state.linear_deviation[which, place])
+            state.linear[which, own], state.linear_deviation[which, place] = term.draw(
+                generator, target, in_order, factor, deviation
+            )
+            left[order] = target - term.columns @ state.linear[which, own]
         return precision, factor
 
     def _draw_leaf_scale(
@@ -319,8 +317,8 @@ class AdditiveKernel:
         """Redraw the scale of the leaves of a sum, and all their values with it, in place."""
         value, left = state.value[which], state.left[which]
         explained = state.target[which] - left
-        if self.term is not None:
-            explained[self.order] -= self.term.columns @ state.linear[which]
+        for term, own in self.terms:
+            explained[self.order] -= term.columns @ state.linear[which, own]
         times = draw_leaf_factors(
             generator,
             state.leaf_factors[which],

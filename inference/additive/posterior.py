@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import norm
 
 from bdtppl.inference.additive.complete_trees import add_up
 from bdtppl.inference.additive.tables import RowTables, as_bins, row_tables
@@ -53,9 +54,9 @@ class SumPosterior:
         int [chain, draw, m', 2^L - 1] and float64 [chain, draw, m', 2^(L + 1) - 1]; trees of the
         product of variances and their values, 1 where no leaf is; None for one variance.
     linear, linear_deviation
-        float64 [chain, draw, sum, p] and [chain, draw, sum]; coefficients of the linear terms, in
-        the order of `bdtppl.models.hard.linear.LinearColumns`, and their standard deviations; None
-        without such terms.
+        float64 [chain, draw, sum, p] and [chain, draw, sum, blocks]; coefficients of the linear
+        terms, in the order of `bdtppl.models.hard.linear.LinearColumns`, and their standard
+        deviations; None without such terms.
     leaf_scale
         float64 [chain, draw, sum]; standard deviation of the values of leaves; None where it is
         that of the prior.
@@ -101,8 +102,9 @@ class SumPosterior:
         return row_tables(self.design)
 
     @cached_property
-    def _columns(self) -> LinearColumns:
-        return LinearColumns.of(self.design)
+    def linear_columns(self) -> LinearColumns | None:
+        """Columns of the linear terms, if there are any."""
+        return self.prior.linear_columns(self.design)
 
     @property
     def num_leaves(self) -> np.ndarray:
@@ -164,6 +166,8 @@ class SumPosterior:
         )
         if prior.linear_scale is not None:
             prior = replace(prior, linear_scale=prior.linear_scale * unit)
+        if prior.groups:
+            prior = replace(prior, group_scale=prior.group_scale * unit)
         scaled = {name: getattr(self, name) for name in _SCALED}
         scaled = {name: own if own is None else own * unit for name, own in scaled.items()}
         noise = self.noise_value
@@ -228,10 +232,24 @@ class SumPosterior:
             Rows [m, d].
         """
         total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
-        if self.linear is not None:
+        if self.linear_columns is not None:
             # Not by BLAS, whose last bits depend on the number of rows.
-            total += np.einsum("...p,mp->...m", self.linear, self._columns(matrix))
+            total += np.einsum("...p,mp->...m", self.linear, self.linear_columns(matrix))
+            if (of_new := self.linear_columns.of_new_groups(matrix)).any():
+                total += np.einsum("...b,mb->...m", self._new_effects, of_new)
         return total
+
+    @cached_property
+    def _new_effects(self) -> np.ndarray:
+        """Draw the effects of a group without training rows, float64 [chain, draw, sum, blocks].
+
+        Their deviation is that of each draw; over draws they are spread evenly over its law.
+        """
+        shape, rng = np.shape(self.linear_deviation), np.random.default_rng(0)
+        number = shape[0] * shape[1]
+        levels = rng.permuted(np.tile(np.arange(number), (*shape[2:], 1)), axis=-1)
+        normal = norm.ppf((np.moveaxis(levels, -1, 0) + 0.5) / number)
+        return self.linear_deviation * normal.reshape(shape)
 
     def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         """Add the values of trees [..., m, nodes] up at rows, float64 [..., rows]."""

@@ -63,10 +63,11 @@ def draw_sum_prior(
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
         variance = degrees * float(prior.noise_scale) / rng.chisquare(degrees, (1, num_draws))
-    if (median := prior.linear_scale) is not None:
-        deviation = float(median) * np.abs(rng.standard_cauchy((1, num_draws, prior.num_sums)))
-        number = int(design.has_cut.sum())
-        coefficient = deviation[..., None] * rng.standard_normal((*deviation.shape, number))
+    if (columns := prior.linear_columns(design)) is not None:
+        shape = 1, num_draws, prior.num_sums, len(prior.term_scales)
+        deviation = prior.term_scales * np.abs(rng.standard_cauchy(shape))
+        each = columns.each(deviation)
+        coefficient = each * rng.standard_normal(each.shape)
         drawn |= {"linear": coefficient, "linear_deviation": deviation}
     prior_draws = replace(
         posterior,

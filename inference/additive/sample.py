@@ -91,7 +91,7 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         types = {"rule": small, "value": float, "variance": float, "feature_weight": float}
         if self.kernel.prior.noise_trees:
             types |= {"noise_rule": small, "noise_value": float}
-        if self.kernel.term is not None:
+        if self.kernel.terms:
             types |= {"linear": float, "linear_deviation": float}
         if self.kernel.prior.draws_leaf_scale:
             types |= {"leaf_scale": float}

@@ -12,7 +12,7 @@ error names the column and row that cannot be read.
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -291,6 +291,7 @@ class Schema:
         categories: Categories = "one-hot",
         drop_first: bool = False,
         ordered: Mapping[str, Sequence[Any]] | None = None,
+        whole: Collection[str] = (),
     ) -> tuple["Schema", Any]:
         """Learn the schema of a table and read the table with it.
 
@@ -301,9 +302,10 @@ class Schema:
             names to columns [n].
         categories, drop_first
             0/1 columns of categories (`Column.of`). Nuti et al. 2021 give none to the first level.
-        ordered
+        ordered, whole
             By the name of a column: its levels in their order. They become one column of places in
-            it, as those of an ordered category of pandas or polars do.
+            it, as those of an ordered category of pandas or polars do; so do the sorted levels of
+            the columns that ``whole`` names.
 
         Returns
         -------
@@ -359,7 +361,7 @@ class Schema:
                 continue
             if not is_declared and are_dates(levels):
                 raise error_of_times(f"Column {name!r}", f"as text, such as {levels[0]!r}")
-            is_ordered = getattr(values, "is_ordered", False)
+            is_ordered = getattr(values, "is_ordered", False) or name in whole
             coding: Any = {"categories": categories, "drop_first": drop_first}
             columns.append(Column.of(name, levels, **coding, is_ordered=is_ordered))
         if decorated:

@@ -17,6 +17,9 @@ values and noise are independent a priori:
 - With ``linear_scale`` each sum has a linear term as well, in columns of mean 0 and variance 1
   (`bdtppl.models.hard.linear.LinearColumns`). Its coefficients are normal with mean 0 and a
   standard deviation whose prior is half-Cauchy with the median ``linear_scale``.
+- With ``groups`` each group of rows has an effect of its own in each sum, and a slope in some
+  columns. Each of these kinds of effects is normal with mean 0 and a standard deviation whose prior
+  is half-Cauchy with the median ``group_scale``.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
   it reaches in as many further trees, of the same prior. These values are scaled inverse
@@ -100,6 +103,9 @@ class AdditivePrior:
     linear_scale
         Median of the standard deviation of the coefficients of a linear term; None for no such
         term.
+    groups, group_scale
+        The feature that tells groups, and the features whose slope each group has; and the median
+        of the standard deviation of their effects.
     """
 
     leaf_scale: Number
@@ -117,9 +123,11 @@ class AdditivePrior:
     noise_trees: int = setting(default=0)
     draws_leaf_scale: bool = setting(default=False)
     linear_scale: Number | None = None
+    groups: tuple[int, ...] = setting(default=())
+    group_scale: Number = 1.0
 
     def __post_init__(self):
-        for name in ("leaf_scale", "noise_scale", "noise_degrees"):
+        for name in ("leaf_scale", "noise_scale", "noise_degrees", "group_scale"):
             value = getattr(self, name)
             require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
         require(lambda v: (v > 0) & (v < 1), "alpha must be in (0, 1); got {}.", self.alpha)
@@ -169,6 +177,18 @@ class AdditivePrior:
         return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
 
     @property
+    def term_scales(self) -> np.ndarray:
+        """Medians of the deviations of each block of linear terms, float64 [blocks]."""
+        own = [] if self.linear_scale is None else [float(self.linear_scale)]
+        return np.array(own + [float(self.group_scale)] * len(self.groups))
+
+    def linear_columns(self, design: Design) -> LinearColumns | None:
+        """Find the columns of linear terms; None if there are none."""
+        if not self.term_scales.size:
+            return None
+        return LinearColumns.of(design, self.linear_scale is not None, self.groups)
+
+    @property
     def noise_leaf(self) -> tuple[Any, Any]:
         """Degrees of freedom and scale of the values of leaves in the product of variances.
 
@@ -202,8 +222,8 @@ class AdditiveTrees(NamedTuple):
         Trees of the product of variances [..., m'], and the values of their slots [..., m', k];
         None where there is one variance.
     linear, linear_deviation
-        float64 [..., sums, p] and [..., sums]; coefficients of the linear terms, and their standard
-        deviations; None without such terms.
+        float64 [..., sums, p] and [..., sums, blocks]; coefficients of the linear terms, and their
+        standard deviations; None without such terms.
     leaf_scale
         float64 [..., sums]; standard deviation of the values of leaves, if it is drawn.
     """
@@ -228,6 +248,7 @@ def calibrated(
     noise_degrees: float = float(AdditivePrior.noise_degrees),
     num_trees: int = AdditivePrior.num_trees,
     linear: bool = False,
+    groups: tuple[int, ...] = (),
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
@@ -242,9 +263,10 @@ def calibrated(
         Training rows [n] and targets.
     k, quantile, noise_degrees, num_trees
         As said above; section 3.3 recommends 2, .9 and 3.
-    linear
-        Whether there is a linear term. The median of its deviation is half of what would let p
-        coefficients alone explain the variance of the targets.
+    linear, groups
+        Whether there is a linear term, and the features of groups (see `AdditivePrior`). The median
+        of each deviation is half of what would let these effects alone explain the variance of the
+        targets.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -266,14 +288,17 @@ def calibrated(
         offset=float((low + high) / 2),
         noise_degrees=noise_degrees,
         num_trees=num_trees,
-        linear_scale=_linear_scale(linear, design, deviation or 1.0),
+        **_term_scales(design, deviation or 1.0, linear, groups),
         **settings,
     )
 
 
-def _linear_scale(linear: bool, design: Design, deviation: float) -> float | None:
+def _term_scales(
+    design: Design, deviation: float, linear: bool, groups: tuple[int, ...]
+) -> dict[str, Any]:
     number = int(design.has_cut.sum())
-    return 0.5 * deviation / math.sqrt(number) if linear and number else None
+    own = 0.5 * deviation / math.sqrt(number) if linear and number else None
+    return {"linear_scale": own, "groups": groups, "group_scale": 0.5 * deviation}
 
 
 def calibrated_to_classes(
@@ -281,7 +306,8 @@ def calibrated_to_classes(
     num_classes: int,
     *,
     design: Design | None = None,
-    weights: np.ndarray | None = None,
+    linear: bool = False,
+    groups: tuple[int, ...] = (),
     link: Link = "logit",
     k: float = RANGE_DEVIATIONS,
     num_trees: int = AdditivePrior.num_trees,
@@ -298,9 +324,9 @@ def calibrated_to_classes(
     labels
         int [n]; indices of classes.
     design
-        Training rows for a linear term in each sum; default none.
-    weights
-        Weights of the rows [n]; default 1.
+        Training rows, which linear terms need; default rows of weight 1.
+    linear, groups
+        As in `calibrated`, the reach of the sum being its deviation.
     num_classes, link, k, num_trees
         As said above; probits are for two classes.
     settings
@@ -312,13 +338,14 @@ def calibrated_to_classes(
     >>> round(float(prior.offset), 2), round(float(prior.leaf_scale), 2)
     (-0.85, 0.85)
     """
+    weights = None if design is None else design.weights
     count = np.bincount(labels, weights, minlength=num_classes) + 0.5
     share = count / count.sum()
     reach = _PROBIT_REACH * (1.0 if link == "probit" else _LOGIT_IN_PROBIT)
     offset: Any = np.log(share)
     if num_classes == 2:
         offset = float(norm.ppf(share[1]) if link == "probit" else logit(share[1]))
-    linear_scale = None if design is None else _linear_scale(True, design, reach / k)
+    terms = {} if design is None else _term_scales(design, reach / k, linear, groups)
     return AdditivePrior(
         leaf_scale=reach / (k * math.sqrt(num_trees)),
         noise_scale=1.0,
@@ -326,7 +353,7 @@ def calibrated_to_classes(
         num_trees=num_trees,
         link=link,
         num_sums=1 if num_classes == 2 else num_classes,
-        linear_scale=linear_scale,
+        **terms,
         **settings,
     )
 
@@ -421,10 +448,11 @@ def additive_log_joint(
         is_allowed = is_allowed.all(axis=-1) & has_allowed_noise
     else:
         is_allowed = is_allowed.all(axis=-1)
-    linear: Any = 0.0, None, None
-    if drawn.linear is not None:
-        columns = LinearColumns.of(design)(design.matrix)
-        linear = drawn.linear @ columns.T, drawn.linear, drawn.linear_deviation
+    linear: Any = None
+    if drawn.linear is not None and (columns := prior.linear_columns(design)) is not None:
+        each = columns.each(np.asarray(drawn.linear_deviation))
+        terms = drawn.linear, each, drawn.linear_deviation, prior.term_scales
+        linear = drawn.linear @ columns(design.matrix).T, *terms
     log_density = _log_density(
         prior,
         _density_arrays(drawn.trees, slot),
@@ -492,11 +520,12 @@ def _log_density(
         total = of_nodes.sum(axis=(-1, -2, -3)) + _of_weights(prior, equal, feature_weight)
         if scale is not None:
             total += _of_scale(scale, prior.leaf_scale).sum(axis=-1)
-        f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2) + linear[0]
-        if prior.linear_scale is not None:
-            _, coefficient, deviation = linear
-            total += _log_normal_density(coefficient, deviation[..., None]).sum(axis=(-1, -2))
-            total += _of_scale(deviation, prior.linear_scale).sum(axis=-1)
+        f = jnp.take_along_axis(value, slot, axis=-1).sum(axis=-2)
+        if linear is not None:
+            of_rows, coefficient, each, deviation, medians = linear
+            f += of_rows
+            total += _log_normal_density(coefficient, each).sum(axis=(-1, -2))
+            total += _of_scale(deviation, medians).sum(axis=(-1, -2))
         f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
         if noise is not None:
             feature, depth, is_leaf, slot, factor = noise

@@ -1,5 +1,6 @@
 """Linear terms beside sums of trees: what their columns are."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,25 +13,49 @@ _MOST_DEVIATIONS = 4.0  # new rows beyond this lie as far off as it
 
 
 class LinearColumns(NamedTuple):
-    """The p columns of a linear term: features with a cut, of mean 0 and variance 1.
+    """The p columns of the linear terms of a sum, in blocks whose coefficients have one deviation.
 
-    Missing values are the mean. Values are within four deviations of it.
+    The first block has features with a cut, of mean 0 and variance 1; missing values are the mean,
+    and values are within four deviations of it. With groups of rows the next block has a column
+    for each group, which is 1 in its rows, and further blocks have one feature in these rows each.
 
     Attributes
     ----------
-    feature
-        int64 [p].
+    is_linear, feature
+        Whether there is the first block, and int64 [f]; its features.
+    slopes
+        int64 [s]; of the last blocks.
     mean, deviation
-        float64 [p]; of the training rows.
+        float64 [d]; of the training rows, by feature.
+    group
+        Feature that tells the groups; -1 without groups.
+    levels
+        float64 [g]; its values.
     """
 
+    is_linear: bool
     feature: np.ndarray
+    slopes: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray
+    group: int
+    levels: np.ndarray
 
     @classmethod
-    def of(cls, design: Design) -> "LinearColumns":
+    def of(
+        cls, design: Design, is_linear: bool = True, groups: Sequence[int] = ()
+    ) -> "LinearColumns":
         """Take the features of a design.
+
+        Parameters
+        ----------
+        design
+            Training rows.
+        is_linear
+            Whether there is the first block.
+        groups
+            The feature that tells groups, and then those whose slope each group has; empty without
+            groups.
 
         Examples
         --------
@@ -38,13 +63,61 @@ class LinearColumns(NamedTuple):
         >>> LinearColumns.of(design)(design.matrix).tolist()
         [[-1.0], [1.0], [0.0]]
         """
-        feature = np.flatnonzero(design.has_cut)
-        columns = np.ma.masked_invalid(design.matrix[:, feature])
+        columns = np.ma.masked_invalid(design.matrix)
         mean = np.ma.average(columns, axis=0, weights=design.weights)
         variance = np.ma.average((columns - mean) ** 2, axis=0, weights=design.weights)
-        return cls(feature, np.asarray(mean), np.sqrt(np.asarray(variance)))
+        feature = np.flatnonzero(design.has_cut & is_linear)
+        levels = np.unique(design.matrix[:, groups[0]]) if groups else np.zeros(0)
+        moments = np.ma.filled(mean, 0.0), np.ma.filled(np.sqrt(variance), 0.0)
+        group = groups[0] if groups else -1
+        return cls(is_linear, feature, np.array(groups[1:], int), *moments, group, levels)
+
+    @property
+    def blocks(self) -> Iterator[slice]:
+        """Columns of each block."""
+        sizes = [len(self.feature)] * self.is_linear
+        sizes += [len(self.levels)] * (self.group >= 0) * (1 + len(self.slopes))
+        ends = np.cumsum([0, *sizes]).tolist()
+        return map(slice, ends[:-1], ends[1:])
+
+    def each(self, of_blocks: np.ndarray) -> np.ndarray:
+        """Repeat numbers of blocks [..., b] for each of their columns, [..., p]."""
+        sizes = [block.stop - block.start for block in self.blocks]
+        return np.repeat(of_blocks, sizes, axis=-1)
+
+    def names(self, features: Sequence[str]) -> list[str]:
+        """Name the columns by the features and the values of groups."""
+        groups = [f"{features[self.group]}={level:g}" for level in self.levels.tolist()]
+        slopes = [f"{group}, {features[j]}" for j in self.slopes.tolist() for group in groups]
+        return [*(features[j] for j in self.feature.tolist()), *groups, *slopes]
 
     def __call__(self, matrix: Any) -> np.ndarray:
         """Compute the columns of rows [m, d], float64 [m, p]."""
-        columns = (np.asarray(matrix, np.float64)[:, self.feature] - self.mean) / self.deviation
+        matrix = np.asarray(matrix, np.float64)
+        parts = [self._standardised(matrix, self.feature)]
+        if self.group >= 0:
+            is_in = matrix[:, self.group, None] == self.levels
+            parts += [is_in * factor[:, None] for factor in self._factors(matrix)]
+        return np.concatenate(parts, axis=1)
+
+    def of_new_groups(self, matrix: Any) -> np.ndarray:
+        """Say by what rows [m, d] of new groups multiply each block's coefficient, float64 [m, b].
+
+        In other rows it is 0.
+        """
+        matrix = np.asarray(matrix, np.float64)
+        found = np.zeros((len(matrix), len(list(self.blocks))))
+        if self.group >= 0:
+            is_new = ~np.isin(matrix[:, self.group], self.levels)
+            factors = self._factors(matrix)
+            found[:, -len(factors) :] = np.transpose(factors) * is_new[:, None]
+        return found
+
+    def _factors(self, matrix: np.ndarray) -> np.ndarray:
+        """Factors of the effects of a group, float64 [1 + s, m]: 1, and what has a slope."""
+        slopes = self._standardised(matrix, self.slopes)
+        return np.vstack([np.ones(len(matrix)), slopes.T])
+
+    def _standardised(self, matrix: np.ndarray, feature: np.ndarray) -> np.ndarray:
+        columns = (matrix[:, feature] - self.mean[feature]) / self.deviation[feature]
         return np.clip(np.nan_to_num(columns), -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
