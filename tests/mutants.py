@@ -64,7 +64,7 @@ MUTANTS = [Mutant(*each) for each in [
     ("bart-linear-degrees", "inference/additive/linear.py",
      "0.5 * (num_columns + 1)", "0.5 * (num_columns + 3)", "additive"),
     ("bart-leaf-scale-degrees", "inference/additive/leaf_scale.py",
-     "chisquare(1 + num_leaves)", "chisquare(1 + 2 * num_leaves)"),
+     "chisquare(1 + num_leaves)", "chisquare(1 + 2 * num_leaves)", "additive"),
     ("bart-linear-precision", "inference/additive/linear.py",
      "root = np.sqrt(factor * precision)", "root = np.sqrt(precision)", "additive"),
     ("boxes-off-by-one", "inference/boxes/kernels.py",

@@ -53,8 +53,8 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
         for name, axis in _NOISE_ARRAYS.items():
             trees[name] = ((*DRAW_AXES, "noise_tree", axis), getattr(posterior, name))
     by_feature: dict[str, Any] = coordinates | {"feature": list(posterior.names)}
-    if (columns := posterior.linear_columns) is not None:
-        by_feature["linear_column"] = columns.names(posterior.names)
+    if posterior.linear is not None:
+        by_feature["linear_column"] = posterior.linear_columns.names(posterior.names)
         described["linear"] = ((*DRAW_AXES, "sum", "linear_column"), posterior.linear)
         deviation = (*DRAW_AXES, "sum", "linear_block"), posterior.linear_deviation
         described["linear_deviation"] = deviation

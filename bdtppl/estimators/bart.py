@@ -198,6 +198,7 @@ class BART(BARTParameters, TableEstimator):
     trees_are = "sums"
     unknown: ClassVar = {"log_evidence": "chains of sums of trees give no evidence"}
 
+    k: Any
     design_: Design
     prior_: AdditivePrior
     posterior_: SumPosterior
@@ -316,7 +317,7 @@ class BART(BARTParameters, TableEstimator):
     def linear_effects_(self) -> dict[Any, Any]:
         """Effects of the linear term; see above."""
         check_is_fitted(self)
-        posterior = self.posterior_
+        posterior: Any = self.posterior_
         if posterior.prior.linear_scale is None:
             raise AttributeError("There is no linear term: linear is False, or no column varies.")
         columns = posterior.linear_columns
@@ -327,7 +328,7 @@ class BART(BARTParameters, TableEstimator):
     def group_effects_(self) -> dict[str, dict[Any, Any]]:
         """Effects of groups; see above."""
         check_is_fitted(self)
-        posterior = self.posterior_
+        posterior: Any = self.posterior_
         if not posterior.prior.groups:
             raise AttributeError("There are no groups: groups is None.")
         columns, (own, *slopes) = posterior.linear_columns, posterior.prior.groups
@@ -352,7 +353,7 @@ class BART(BARTParameters, TableEstimator):
         ]
         if len(of_sums) == 1:
             return of_sums[0]
-        return dict(zip(self.class_labels.tolist(), of_sums, strict=True))
+        return dict(zip(self.classes_.tolist(), of_sums, strict=True))
 
     @property
     def thrown_away(self) -> tuple[str, int]:

@@ -183,11 +183,10 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     linear, deviation = posterior.linear, posterior.linear_deviation
     features = range(posterior.design.num_features)
     _require(all(j in features for j in prior.groups), "groups")
-    columns = posterior.linear_columns
-    is_there = [each is not None for each in (columns, linear, deviation)]
-    _require(len(set(is_there)) == 1, "linear terms")
-    if columns is not None and linear is not None and deviation is not None:
-        terms, blocks = (*shape, prior.num_sums), list(columns.blocks)
+    terms, blocks = (*shape, prior.num_sums), list(posterior.linear_columns.blocks)
+    is_there = [each is not None for each in (linear, deviation)]
+    _require(is_there == [len(blocks) > 0] * 2, "linear terms")
+    if linear is not None and deviation is not None:
         _require_array("linear", linear, np.float64, (*terms, blocks[-1].stop))
         _require_array("linear_deviation", deviation, np.float64, (*terms, len(blocks)))
         is_scale = (deviation > 0) & (deviation < np.inf)

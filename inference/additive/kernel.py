@@ -154,11 +154,11 @@ class AdditiveKernel:
         tables = prior_tables(self.prior, rows, self.design.equal_weights)
         object.__setattr__(self, "_prior_tables", tables)
         weights, terms = rows.weights, []
-        if (columns := self.prior.linear_columns(self.design)) is not None:
-            of_rows = columns(self.design.matrix)[self.order]
-            for own, median in zip(columns.blocks, self.prior.term_scales, strict=True):
-                term = LinearTerm(of_rows[:, own], weights[self.order], float(median))
-                terms.append((term, own))
+        columns = self.prior.linear_columns(self.design)
+        of_rows = columns(self.design.matrix)[self.order]
+        for own, median in zip(columns.blocks, self.prior.term_scales, strict=True):
+            term = LinearTerm(of_rows[:, own], weights[self.order], float(median))
+            terms.append((term, own))
         object.__setattr__(self, "terms", tuple(terms))
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
         if self.prior.link == "probit" and bad.size:

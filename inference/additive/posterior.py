@@ -102,8 +102,8 @@ class SumPosterior:
         return row_tables(self.design)
 
     @cached_property
-    def linear_columns(self) -> LinearColumns | None:
-        """Columns of the linear terms, if there are any."""
+    def linear_columns(self) -> LinearColumns:
+        """Columns of the linear terms."""
         return self.prior.linear_columns(self.design)
 
     @property
@@ -232,7 +232,7 @@ class SumPosterior:
             Rows [m, d].
         """
         total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
-        if self.linear_columns is not None:
+        if self.linear is not None:
             # Not by BLAS, whose last bits depend on the number of rows.
             total += np.einsum("...p,mp->...m", self.linear, self.linear_columns(matrix))
             if (of_new := self.linear_columns.of_new_groups(matrix)).any():
@@ -245,11 +245,12 @@ class SumPosterior:
 
         Their deviation is that of each draw; over draws they are spread evenly over its law.
         """
-        shape, rng = np.shape(self.linear_deviation), np.random.default_rng(0)
+        deviation, rng = np.asarray(self.linear_deviation), np.random.default_rng(0)
+        shape = deviation.shape
         number = shape[0] * shape[1]
         levels = rng.permuted(np.tile(np.arange(number), (*shape[2:], 1)), axis=-1)
         normal = norm.ppf((np.moveaxis(levels, -1, 0) + 0.5) / number)
-        return self.linear_deviation * normal.reshape(shape)
+        return deviation * normal.reshape(shape)
 
     def _added(self, rule: np.ndarray, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
         """Add the values of trees [..., m, nodes] up at rows, float64 [..., rows]."""

@@ -63,10 +63,10 @@ def draw_sum_prior(
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
         variance = degrees * float(prior.noise_scale) / rng.chisquare(degrees, (1, num_draws))
-    if (columns := prior.linear_columns(design)) is not None:
+    if prior.term_scales.size:
         shape = 1, num_draws, prior.num_sums, len(prior.term_scales)
         deviation = prior.term_scales * np.abs(rng.standard_cauchy(shape))
-        each = columns.each(deviation)
+        each = prior.linear_columns(design).each(deviation)
         coefficient = each * rng.standard_normal(each.shape)
         drawn |= {"linear": coefficient, "linear_deviation": deviation}
     prior_draws = replace(

@@ -182,10 +182,8 @@ class AdditivePrior:
         own = [] if self.linear_scale is None else [float(self.linear_scale)]
         return np.array(own + [float(self.group_scale)] * len(self.groups))
 
-    def linear_columns(self, design: Design) -> LinearColumns | None:
-        """Find the columns of linear terms; None if there are none."""
-        if not self.term_scales.size:
-            return None
+    def linear_columns(self, design: Design) -> LinearColumns:
+        """Find the columns of linear terms; without such terms there is none."""
         return LinearColumns.of(design, self.linear_scale is not None, self.groups)
 
     @property
@@ -449,7 +447,8 @@ def additive_log_joint(
     else:
         is_allowed = is_allowed.all(axis=-1)
     linear: Any = None
-    if drawn.linear is not None and (columns := prior.linear_columns(design)) is not None:
+    if drawn.linear is not None:
+        columns = prior.linear_columns(design)
         each = columns.each(np.asarray(drawn.linear_deviation))
         terms = drawn.linear, each, drawn.linear_deviation, prior.term_scales
         linear = drawn.linear @ columns(design.matrix).T, *terms

@@ -85,7 +85,7 @@ class LinearColumns(NamedTuple):
         sizes = [block.stop - block.start for block in self.blocks]
         return np.repeat(of_blocks, sizes, axis=-1)
 
-    def names(self, features: Sequence[str]) -> list[str]:
+    def names(self, features: tuple[str, ...]) -> list[str]:
         """Name the columns by the features and the values of groups."""
         groups = [f"{features[self.group]}={level:g}" for level in self.levels.tolist()]
         slopes = [f"{group}, {features[j]}" for j in self.slopes.tolist() for group in groups]
