@@ -312,6 +312,8 @@ def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         low, high = summary["sigma_interval"]
         sigma, low, high = map(number, (summary["sigma"], low, high))
         facts["noise"] = f"standard deviation {sigma} ({low} to {high})"
+    if (scale := summary.get("target_scale", "identity")) != "identity":
+        facts["target scale"] = f"{scale}, that of the sum and the noise"
     facts["leaves"] = f"{summary['expected_leaves']:.2f} a tree"
     return facts
 

@@ -219,7 +219,7 @@ def _describe(posterior: AnyPosterior) -> dict[str, Any]:
     if isinstance(posterior, SoftPosterior):
         return {"model": repr(posterior.model), "sharpness": posterior.sharpness}
     if isinstance(posterior, SumPosterior):
-        return {"prior": repr(posterior.prior)}
+        return {"prior": repr(posterior.prior), "target_scale": str(posterior.scale)}
     return {"prior": repr(posterior.prior), "leaf": repr(posterior.leaf)}
 
 

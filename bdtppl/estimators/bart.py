@@ -1,15 +1,17 @@
 """Sums of trees with exact redraws: BART."""
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import TableEstimator, estimator
+from bdtppl.estimators.base import ChoiceWarning, TableEstimator, estimator
 from bdtppl.estimators.chains import (
     agree,
     extensions_to,
@@ -29,6 +31,7 @@ from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale, skewness
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
     RANGE_DEVIATIONS,
@@ -46,6 +49,9 @@ _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
 _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
+_LEAST_SKEWNESS = 0.5  # of targets that another scale may help
+_ROWS_TO_CHOOSE = 1000  # by which a scale is chosen
+_SHORT = {"chains": 2, "warmup": 100, "draws": 100, "thin": 1, "extensions": 0}
 
 
 def _smoothness(default: Any) -> Any:
@@ -136,6 +142,15 @@ class BARTNoiseParameters:
         "(heteroskedastic BART, Pratola and others 2020); 0 for one variance of all rows.",
         least=0,
     )
+    target_scale: Literal[ScaleName, "auto"] = parameter(
+        "identity",
+        'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
+        'above -1, such as counts, "yeo-johnson" for any, by the power in [0, 2] that makes them '
+        "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
+        f'"auto": "identity" where their skewness is at most {_LEAST_SKEWNESS:g} either way, else '
+        f"what predicts up to {_ROWS_TO_CHOOSE:,} training rows best from all others (PSIS-LOO of "
+        "2 chains of 200 sweeps each).",
+    )
 
 
 @declared
@@ -205,6 +220,7 @@ class BART(BARTParameters, TableEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
+    _scale = staticmethod(lambda matrix, y, weights: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
     _noise: Any
 
@@ -218,6 +234,8 @@ class BART(BARTParameters, TableEstimator):
                 f"There are too few rows (n_samples = {len(y)}): at least two are needed, and "
                 f"min_leaf={self.min_leaf} of them."
             )
+        scale, targets = self._scale(matrix, y, weights), y
+        y = scale.forward(y)
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
         groups, coded = self._find_groups(schema, matrix)
@@ -258,9 +276,10 @@ class BART(BARTParameters, TableEstimator):
         )
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
-        posterior = chains.result(state).in_units(unit)
+        posterior = chains.result(state).in_units(unit).on_scale(scale, targets)
         self.schema_, self.design_, self.prior_ = schema, design, posterior.prior
-        self.trajectory_ = state.log_likelihood - design.total_weight * np.log(unit)
+        gained = weights @ scale.log_slope(targets) - design.total_weight * np.log(unit)
+        self.trajectory_ = state.log_likelihood + gained
         self.trajectory_steps_ = 1 + np.arange(state.reached)
         self.num_thrown_away_ = chains.num_thrown_away(state)
         self._restore(posterior, {"seed": seed})
@@ -443,6 +462,11 @@ class BART(BARTParameters, TableEstimator):
 class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     """Regress by sums of trees, each redrawn exactly given all the others (BART).
 
+    Attributes
+    ----------
+    target_scale_ : str
+        Scale of the targets that the sum is on.
+
     Examples
     --------
     >>> import numpy as np
@@ -455,6 +479,56 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
     True
     """
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        targets = super()._read_targets(y, kept)
+        if self.target_scale != "auto":
+            TargetScale(self.target_scale).require(targets, np.flatnonzero(kept))
+        return targets
+
+    def _scale(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> TargetScale:
+        """Return the scale of targets [n] that is asked for, or that predicts best."""
+        if self.target_scale != "auto":
+            return TargetScale.fitted(self.target_scale, y, weights)
+        if abs(skewness(y, weights)) <= _LEAST_SKEWNESS:
+            return IDENTITY
+        names: list[ScaleName] = ["identity", "yeo-johnson"]
+        if (least := y.min()) > -1:
+            names.append("log" if least > 0 else "log1p")
+        rows = np.random.default_rng(0).permutation(len(y))[:_ROWS_TO_CHOOSE]
+        found = {name: self._left_out(name, matrix[rows], y[rows], weights[rows]) for name in names}
+        best = max(found, key=lambda name: found[name])
+        if best != "identity":
+            gain = found[best] - found["identity"]
+            warnings.warn(
+                f"target_scale='auto' chose {best!r}: the log density of rows that are left out "
+                f"(PSIS-LOO) is higher by {gain:.1f} in {len(rows):,} rows than with 'identity'.",
+                ChoiceWarning,
+                stacklevel=4,  # the caller of `fit`
+            )
+        return TargetScale.fitted(best, y, weights)
+
+    def _left_out(self, name: str, *rows: np.ndarray) -> float:
+        """Sum the log densities of rows given all others (PSIS-LOO), by short chains on a scale."""
+        from bdtppl.arviz import psis_loo
+
+        own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
+        tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
+        model = clone(self).set_params(target_scale=name, **_SHORT, **own, **tables)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            posterior = model.fit(*rows).posterior_
+        return float(psis_loo(posterior, random_state=0).log_density.sum())
+
+    @property
+    def target_scale_(self) -> str:
+        """Scale of the targets that the sum is on."""
+        return self.posterior_.scale.kind
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What ``target_scale="auto"`` has chosen, as a parameter."""
+        return {"target_scale": self.target_scale_} if self.target_scale == "auto" else {}
 
     @staticmethod
     def _unit(y: np.ndarray) -> float:
@@ -476,7 +550,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         return calibrated(design, y, **noise, **settings)
 
     def noise_draws(self, X: Any) -> np.ndarray:
-        """Compute the standard deviation of the noise given each draw.
+        """Compute the standard deviation of the noise given each draw, on the scale of the sum.
 
         Parameters
         ----------
@@ -486,7 +560,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         Returns
         -------
         numpy.ndarray
-            float64 [chains, draws, m]; the same at all rows without ``noise_trees``.
+            float64 [chains, draws, m]; the same at all rows without ``noise_trees``. In units of
+            the targets as ``target_scale_`` transforms them: not in those of y but for "identity".
         """
         check_is_fitted(self)
         draws = self.posterior_.variance.shape
@@ -499,7 +574,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     def _noise(self) -> dict[str, Any]:
         sigma = self.posterior_.sigma
         interval = np.quantile(sigma, [0.05, 0.95]).tolist()
-        return {"sigma": float(sigma.mean()), "sigma_interval": interval}
+        noise = {"sigma": float(sigma.mean()), "sigma_interval": interval}
+        return {"target_scale": str(self.posterior_.scale), **noise}
 
 
 @estimator

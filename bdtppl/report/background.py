@@ -86,7 +86,8 @@ def assumptions(subject: Subject) -> Iterator[Block]:
     model = subject.model
     yield Text(inference_in_words(model))
     if model.trees_are == "sums":
-        yield Text(" ".join([model.prior_.in_words(), _cuts_in_words(model)]))
+        of_sum = model.prior_.in_words(model.posterior_.scale.in_words())
+        yield Text(" ".join([of_sum, _cuts_in_words(model)]))
     elif model.trees_are == "soft":
         prior, posterior = model.topology_prior_, model.posterior_
         said = soft_model_in_words(posterior.model, posterior.sharpness, subject.classes)

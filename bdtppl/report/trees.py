@@ -123,8 +123,10 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         low, high = summary["sigma_interval"]
         said += (
             f" The noise has a standard deviation of {number(summary['sigma'])} (90 % interval "
-            f"{number(low)} to {number(high)})."
+            f"{number(low)} to {number(high)})"
         )
+        scale = summary["target_scale"]
+        said += "." if scale == "identity" else f", on the scale {scale} of the targets."
     yield Text(said)
     shares, ends = subject.shares, summary["feature_importance_interval"]
     shown = list(shares.items())[:_COLUMNS_LISTED]

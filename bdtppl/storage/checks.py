@@ -16,6 +16,7 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.data.design import RowlessDesign
+from bdtppl.models.data.target_scale import TargetScale
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.soft.tree import SoftRegression
@@ -169,6 +170,9 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     prior, shape = posterior.prior, posterior.variance.shape
     _require(len(shape) == 2 and min(shape) >= 1, "draws")
     _require_design(posterior)
+    scale = posterior.scale
+    _require(isinstance(scale, TargetScale), "scale of targets")
+    _require(np.isfinite(scale.forward(posterior.y)).all(), "targets outside their scale")
     levels = prior.max_depth
     _require(1 <= levels <= 6 and min(prior.num_trees, prior.num_sums) >= 1, "trees")
     num_rules = len(row_tables(posterior.design).feature)

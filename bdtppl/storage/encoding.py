@@ -16,6 +16,7 @@ import numpy as np
 
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.schema import Schema
+from bdtppl.models.data.target_scale import TargetScale
 from bdtppl.models.hard.additive import AdditivePrior
 from bdtppl.models.hard.rule_laws import CutTable
 from bdtppl.models.hard.tree import Tree
@@ -34,6 +35,7 @@ _ENCODED_CLASSES = {
         KeepTogether,
         SoftClassification,
         SoftRegression,
+        TargetScale,
         TopologyPrior,
         Tree,
     )

@@ -66,7 +66,7 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
     elif isinstance(posterior, SumPosterior):
         arrays |= _attributes(posterior, ("y", *_SUMS))
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
-        numbers = ()
+        numbers = ("scale",)
     else:
         arrays |= {"y": posterior.y, "statistics": posterior.statistics}
         arrays |= under("trees", vars(posterior.trees))

@@ -12,11 +12,13 @@ from scipy.stats import norm
 
 from bdtppl.inference.additive.complete_trees import add_up
 from bdtppl.inference.additive.tables import RowTables, as_bins, row_tables
+from bdtppl.inference.predictive.scaled import ScaledMixture
 from bdtppl.inference.soft.mixture import ClassMixture, NoiseMixture
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.splits import Split, split_number
+from bdtppl.models.data.target_scale import IDENTITY, TargetScale
 from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_probabilities
 from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree
@@ -60,6 +62,9 @@ class SumPosterior:
     leaf_scale
         float64 [chain, draw, sum]; standard deviation of the values of leaves; None where it is
         that of the prior.
+    scale
+        Scale on which real targets are the sum plus noise. The prior, the sums and the noise are on
+        this scale; targets, their means, densities and draws are not.
     """
 
     prior: AdditivePrior
@@ -75,6 +80,7 @@ class SumPosterior:
     linear: np.ndarray | None = None
     linear_deviation: np.ndarray | None = None
     leaf_scale: np.ndarray | None = None
+    scale: TargetScale = IDENTITY
 
     log_evidence = log_evidence_se = np.nan
     has_pointwise_likelihood = True
@@ -185,6 +191,12 @@ class SumPosterior:
             sample_stats={name: stat - lost for name, stat in self.sample_stats.items()},
         )
 
+    def on_scale(self, scale: TargetScale, y: np.ndarray) -> "SumPosterior":
+        """Return the posterior of targets [n] that a scale turns into those of this one."""
+        gained = self.row_weights @ scale.log_slope(y)
+        stats = {name: stat + gained for name, stat in self.sample_stats.items()}
+        return self if scale == IDENTITY else replace(self, scale=scale, y=y, sample_stats=stats)
+
     def trees(self, chain: int, draw: int) -> AdditiveTrees:
         """Write one draw as trees [sum, m] with the values of their slots."""
         tree, value = self._as_trees(self.rule[chain, draw], self.value[chain, draw])
@@ -290,26 +302,31 @@ class SumPosterior:
         """
         sums = self.sums(matrix)
         if self.prior.link == "identity":
-            return sums[:, :, 0]
+            means = sums[:, :, 0]
+            if self.scale == IDENTITY:
+                return means
+            return self.scale.mean_of_normal(means, self.deviations(matrix))
         return class_probabilities(self.prior.link, sums)
 
-    def predictive(self, matrix: np.ndarray) -> NoiseMixture | ClassMixture:
+    def predictive(self, matrix: np.ndarray) -> NoiseMixture | ScaledMixture | ClassMixture:
         """Mix the predictives of the draws at rows [m, d]."""
-        means = self.means(matrix)
-        means = means.reshape(-1, *means.shape[2:])
         if self.prior.link != "identity":
-            return ClassMixture(means)
+            means = self.means(matrix)
+            return ClassMixture(means.reshape(-1, *means.shape[2:]))
+        sums = self.sums(matrix)[:, :, 0].reshape(self.variance.size, -1)
         deviations = self.deviations(matrix)
-        deviations = deviations.reshape(len(means), deviations.shape[-1])
-        return NoiseMixture(means, np.broadcast_to(deviations, means.shape))
+        deviations = deviations.reshape(len(sums), deviations.shape[-1])
+        mixture = NoiseMixture(sums, np.broadcast_to(deviations, sums.shape))
+        return mixture if self.scale == IDENTITY else ScaledMixture(mixture, self.scale)
 
     @in_float64
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
         """Draw one new target per draw and row, [chain, draw, m]."""
-        means = self.means(matrix)
         if self.prior.link == "identity":
-            noise = np.asarray(jax.random.normal(rng_key, means.shape))
-            return means + self.deviations(matrix) * noise
+            sums = self.sums(matrix)[:, :, 0]
+            noise = np.asarray(jax.random.normal(rng_key, sums.shape))
+            return self.scale.inverse(sums + self.deviations(matrix) * noise)
+        means = self.means(matrix)
         running = np.cumsum(means, axis=-1)[..., :-1]
         uniform = np.asarray(jax.random.uniform(rng_key, (*means.shape[:-1], 1)))
         return (uniform >= running).sum(axis=-1)

@@ -19,7 +19,7 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.mixture import leaf_cdf
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.posteriors import AnyPosterior
-from bdtppl.inference.soft.mixture import NoiseMixture
+from bdtppl.inference.soft.mixture import ClassMixture
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import route
@@ -131,6 +131,6 @@ def _parametric_draws(posterior: SoftPosterior | SumPosterior, rows: np.ndarray)
     log_density = mixture.each_log_density(y)
     weight = np.full(len(log_density), 1 / len(log_density))
     log_taken = log_density * posterior.row_weights[rows]
-    if isinstance(mixture, NoiseMixture):
-        return _Draws(log_taken, log_density, mixture.loc, mixture.each_cdf(y), weight)
-    return _Draws(log_taken, log_density, mixture.probability, None, weight)
+    if isinstance(mixture, ClassMixture):
+        return _Draws(log_taken, log_density, mixture.probability, None, weight)
+    return _Draws(log_taken, log_density, mixture.means, mixture.each_cdf(y), weight)

@@ -70,6 +70,11 @@ class NoiseMixture:
     scale: np.ndarray
     degrees_of_freedom: float | None = None
 
+    @property
+    def means(self) -> np.ndarray:
+        """Mean of a new target under each draw's law, float64 [s, m]."""
+        return self.loc
+
     def mean(self) -> np.ndarray:
         """Predictive mean, float64 [m]."""
         return _mean(self.loc)

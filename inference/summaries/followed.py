@@ -29,6 +29,8 @@ def predicted(posterior: AnyPosterior, rows: Any = None) -> np.ndarray:
         float64 [chain, draw, m].
     """
     rows = _spread(posterior, _ROWS_OF_SUMS) if rows is None else rows
+    if isinstance(posterior, SumPosterior) and posterior.prior.link == "identity":
+        return posterior.sums(posterior.matrix[rows])[:, :, 0]  # on their scale, as chains are
     means = posterior.means(posterior.matrix[rows])
     if means.ndim > 3:
         means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]

@@ -139,8 +139,8 @@ class AdditivePrior:
             if (value := getattr(self, name)) is not None:
                 require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
 
-    def in_words(self) -> str:
-        """Say what is assumed of the targets."""
+    def in_words(self, target: str = "the target") -> str:
+        """Say what is assumed of the targets, of which one is called ``target``."""
         chances = [number(self.alpha * (1 + depth) ** -self.beta) for depth in range(2)]
         weights = (
             "Rules take each column with the same probability, and any of its cuts."
@@ -149,7 +149,7 @@ class AdditivePrior:
             f"{number(self.sparsity)}, which favours few columns, and any cut of the column."
         )
         trees = counted(self.num_trees, "tree", "trees")
-        what = f"The mean of the target is a sum of {trees}, and the noise is normal with one "
+        what = f"The mean of {target} is a sum of {trees}, and the noise is normal with one "
         what += "variance."
         reach = "range of the targets"
         if self.link != "identity":

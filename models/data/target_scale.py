@@ -1,0 +1,161 @@
+"""Scales of real targets: a transformation that is fixed before the fit, with its Jacobian."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import boxcox1p, inv_boxcox1p
+
+from bdtppl.models.wording import number
+
+__all__ = ["IDENTITY", "ScaleName", "TargetScale", "skewness"]
+
+ScaleName = Literal["identity", "log", "log1p", "yeo-johnson"]
+
+_LEAST_TARGET = {"log": 0.0, "log1p": -1.0}  # which targets exceed
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_MOST_POWER = 2.0
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """An increasing transformation z = t(y) of targets y.
+
+    Attributes
+    ----------
+    kind
+        "identity", "log" (log y), "log1p" (log(1 + y)) or "yeo-johnson" (Yeo and Johnson 2000).
+    power
+        Of Yeo-Johnson, in [0, 2], where every z is that of a y: below 1 for targets with a long
+        upper tail, above 1 for those with a long lower tail. The moments of y are then finite for
+        normal z.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scale, or the power is not in [0, 2].
+
+    Examples
+    --------
+    >>> scale = TargetScale("log")
+    >>> float(scale.inverse(scale.forward(np.array(3.0))).round(12))
+    3.0
+    """
+
+    kind: ScaleName = "identity"
+    power: float = 1.0
+
+    def __post_init__(self):
+        if self.kind not in get_args(ScaleName) or not 0 <= self.power <= _MOST_POWER:
+            raise ValueError(f"There is no scale {self.kind!r} of power {self.power!r}.")
+
+    @classmethod
+    def fitted(cls, kind: ScaleName, y: np.ndarray, weights: np.ndarray) -> "TargetScale":
+        """Return the scale of a kind; the power of Yeo-Johnson has the largest likelihood.
+
+        Parameters
+        ----------
+        kind
+            Kind of the scale.
+        y, weights
+            Targets and their weights, float64 [n]; transformed targets are taken to be normal.
+        """
+        if kind != "yeo-johnson" or np.ptp(y) == 0:
+            return cls(kind)
+        share = weights / weights.sum()
+
+        def loss(power: float) -> float:
+            scale = cls(kind, power)
+            z = scale.forward(y)
+            variance = share @ (z - share @ z) ** 2
+            return 0.5 * np.log(max(variance, np.finfo(float).tiny)) - share @ scale.log_slope(y)
+
+        return cls(kind, float(minimize_scalar(loss, bounds=(0, _MOST_POWER)).x))
+
+    def require(self, y: np.ndarray, rows: np.ndarray) -> None:
+        """Raise ValueError at the first target [n] without a value on the scale.
+
+        Parameters
+        ----------
+        y
+            Targets.
+        rows
+            int [n]; how errors number them.
+        """
+        least = _LEAST_TARGET.get(self.kind, -np.inf)
+        bad = np.flatnonzero(y <= least)
+        if bad.size:
+            raise ValueError(
+                f"y, row {rows[bad[0]]}: target_scale={self.kind!r} needs targets above "
+                f"{least:g}; got {y[bad[0]]:g}."
+            )
+
+    def forward(self, y: np.ndarray) -> np.ndarray:
+        """Transform targets of any shape; those below all targets of the scale become -inf."""
+        if self.kind == "identity":
+            return y
+        y = np.asarray(y, np.float64)
+        if self.kind == "yeo-johnson":
+            return np.copysign(boxcox1p(np.abs(y), self._power_of(y)), y)
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(y, 0)) if self.kind == "log" else np.log1p(np.maximum(y, -1))
+
+    def inverse(self, z: np.ndarray) -> np.ndarray:
+        """Transform numbers of the scale, of any shape, back to targets."""
+        with np.errstate(over="ignore"):
+            if self.kind == "yeo-johnson":
+                return np.copysign(inv_boxcox1p(np.abs(z), self._power_of(z)), z)
+            return {"identity": np.asarray, "log": np.exp, "log1p": np.expm1}[self.kind](z)
+
+    def log_slope(self, y: np.ndarray) -> np.ndarray:
+        """Log of the derivative of `forward` at targets of any shape; -inf outside the scale."""
+        y = np.asarray(y, np.float64)
+        if self.kind == "identity":
+            return np.zeros(y.shape)
+        if self.kind == "yeo-johnson":
+            return (self._power_of(y) - 1) * np.log1p(np.abs(y))
+        z = self.forward(y)
+        return np.where(z > -np.inf, -z, -np.inf)
+
+    def mean_of_normal(self, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        """Mean of the targets whose values on the scale are normal, of their common shape.
+
+        Of Yeo-Johnson by Gauss-Hermite quadrature with 24 nodes.
+        """
+        if self.kind == "identity":
+            return mean
+        if self.kind != "yeo-johnson":
+            return self.inverse(mean + 0.5 * np.square(deviation))
+        pairs = zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True)
+        return sum(weight * self.inverse(mean + node * deviation) for node, weight in pairs)
+
+    def _power_of(self, value: np.ndarray) -> np.ndarray:
+        """Powers of Yeo-Johnson's two branches, at targets or their values on the scale."""
+        return np.where(np.asarray(value) >= 0, self.power, 2 - self.power)
+
+    def __str__(self) -> str:
+        power = f" of power {number(self.power)}" if self.kind == "yeo-johnson" else ""
+        return f"{self.kind}{power}"
+
+    def in_words(self) -> str:
+        """Name a transformed target in a sentence.
+
+        Examples
+        --------
+        >>> TargetScale("log1p").in_words()
+        'the target on the scale log1p'
+        """
+        return "the target" + f" on the scale {self}" * (self != IDENTITY)
+
+
+IDENTITY = TargetScale()
+
+
+def skewness(y: np.ndarray, weights: np.ndarray) -> float:
+    """Weighted skewness of targets [n]; 0 where they are constant."""
+    share = weights / weights.sum()
+    around = y - share @ y
+    variance = share @ around**2
+    return float(share @ around**3 / variance**1.5) if variance > 0 else 0.0
