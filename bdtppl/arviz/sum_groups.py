@@ -30,9 +30,9 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     Returns
     -------
     dict
-        The groups ``posterior`` (``sigma`` of real targets, ``num_leaves`` of all trees,
-        ``max_leaf_depth``, ``splits_on`` each feature, and ``feature_weight`` under a sparse
-        prior), ``sample_stats`` and ``trees``.
+        The groups ``posterior`` (``sigma`` of real targets on the scale of the sum, ``num_leaves``
+        of all trees, ``max_leaf_depth``, ``splits_on`` each feature, and ``feature_weight`` under a
+        sparse prior), ``sample_stats`` and ``trees``.
     """
     chains, draws = posterior.variance.shape
     coordinates = {"chain": range(chains), "draw": range(draws)}

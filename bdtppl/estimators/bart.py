@@ -49,9 +49,10 @@ _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
 _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
-_LEAST_SKEWNESS = 0.5  # of targets that another scale may help
+_LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 _ROWS_TO_CHOOSE = 1000  # by which a scale is chosen
-_SHORT = {"chains": 2, "warmup": 100, "draws": 100, "thin": 1, "extensions": 0}
+_ERRORS_BETTER = 2.0  # by which it predicts better
+_SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
 
 def _smoothness(default: Any) -> Any:
@@ -149,7 +150,7 @@ class BARTNoiseParameters:
         "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
         f'"auto": "identity" where their skewness is at most {_LEAST_SKEWNESS:g} either way, else '
         f"what predicts up to {_ROWS_TO_CHOOSE:,} training rows best from all others (PSIS-LOO of "
-        "2 chains of 200 sweeps each).",
+        f"2 chains of 100 sweeps), if that is better by {_ERRORS_BETTER:g} standard errors.",
     )
 
 
@@ -462,11 +463,6 @@ class BART(BARTParameters, TableEstimator):
 class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     """Regress by sums of trees, each redrawn exactly given all the others (BART).
 
-    Attributes
-    ----------
-    target_scale_ : str
-        Scale of the targets that the sum is on.
-
     Examples
     --------
     >>> import numpy as np
@@ -497,19 +493,22 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             names.append("log" if least > 0 else "log1p")
         rows = np.random.default_rng(0).permutation(len(y))[:_ROWS_TO_CHOOSE]
         found = {name: self._left_out(name, matrix[rows], y[rows], weights[rows]) for name in names}
-        best = max(found, key=lambda name: found[name])
-        if best != "identity":
-            gain = found[best] - found["identity"]
-            warnings.warn(
-                f"target_scale='auto' chose {best!r}: the log density of rows that are left out "
-                f"(PSIS-LOO) is higher by {gain:.1f} in {len(rows):,} rows than with 'identity'.",
-                ChoiceWarning,
-                stacklevel=4,  # the caller of `fit`
-            )
+        best = max(found, key=lambda name: found[name].sum())
+        gain = found[best] - found["identity"]
+        total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
+        if total <= _ERRORS_BETTER * error:
+            return IDENTITY
+        warnings.warn(
+            f"target_scale='auto' chose {best!r}: the log density of {len(rows):,} rows, each left "
+            f"out (PSIS-LOO), is higher by {total:.1f} (standard error {error:.1f}) than with "
+            f"'identity'.",
+            ChoiceWarning,
+            stacklevel=4,  # the caller of `fit`
+        )
         return TargetScale.fitted(best, y, weights)
 
-    def _left_out(self, name: str, *rows: np.ndarray) -> float:
-        """Sum the log densities of rows given all others (PSIS-LOO), by short chains on a scale."""
+    def _left_out(self, name: str, *rows: np.ndarray) -> np.ndarray:
+        """Log densities [n] of rows given all others (PSIS-LOO), by short chains on a scale."""
         from bdtppl.arviz import psis_loo
 
         own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
@@ -518,11 +517,11 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             posterior = model.fit(*rows).posterior_
-        return float(psis_loo(posterior, random_state=0).log_density.sum())
+        return psis_loo(posterior, random_state=0).log_density
 
     @property
     def target_scale_(self) -> str:
-        """Scale of the targets that the sum is on."""
+        """Name of the scale of the targets that the sum is on; see ``posterior_.scale``."""
         return self.posterior_.scale.kind
 
     @property

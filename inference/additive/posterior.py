@@ -193,9 +193,11 @@ class SumPosterior:
 
     def on_scale(self, scale: TargetScale, y: np.ndarray) -> "SumPosterior":
         """Return the posterior of targets [n] that a scale turns into those of this one."""
+        if scale == IDENTITY:
+            return self
         gained = self.row_weights @ scale.log_slope(y)
         stats = {name: stat + gained for name, stat in self.sample_stats.items()}
-        return self if scale == IDENTITY else replace(self, scale=scale, y=y, sample_stats=stats)
+        return replace(self, scale=scale, y=y, sample_stats=stats)
 
     def trees(self, chain: int, draw: int) -> AdditiveTrees:
         """Write one draw as trees [sum, m] with the values of their slots."""

@@ -30,7 +30,7 @@ class TargetScale:
     power
         Of Yeo-Johnson, in [0, 2], where every z is that of a y: below 1 for targets with a long
         upper tail, above 1 for those with a long lower tail. The moments of y are then finite for
-        normal z.
+        normal z. It hardly changes targets that are all much smaller than 1.
 
     Raises
     ------
@@ -122,7 +122,8 @@ class TargetScale:
     def mean_of_normal(self, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
         """Mean of the targets whose values on the scale are normal, of their common shape.
 
-        Of Yeo-Johnson by Gauss-Hermite quadrature with 24 nodes.
+        Of Yeo-Johnson by Gauss-Hermite quadrature with 24 nodes, which is off by less than 2e-4
+        deviations: the third derivative jumps at 0.
         """
         if self.kind == "identity":
             return mean
