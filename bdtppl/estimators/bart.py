@@ -492,7 +492,9 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         if (least := y.min()) > -1:
             names.append("log" if least > 0 else "log1p")
         rows = np.random.default_rng(0).permutation(len(y))[:_ROWS_TO_CHOOSE]
-        found = {name: self._left_out(name, matrix[rows], y[rows], weights[rows]) for name in names}
+        found: dict[ScaleName, np.ndarray] = {
+            name: self._left_out(name, matrix[rows], y[rows], weights[rows]) for name in names
+        }
         best = max(found, key=lambda name: found[name].sum())
         gain = found[best] - found["identity"]
         total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
@@ -513,7 +515,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
 
         own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
         tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
-        model = clone(self).set_params(target_scale=name, **_SHORT, **own, **tables)
+        model: Any = clone(self)
+        model.set_params(target_scale=name, **_SHORT, **own, **tables)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             posterior = model.fit(*rows).posterior_

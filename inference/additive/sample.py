@@ -45,7 +45,7 @@ class SumsUnderWay(NamedTuple):
     extensions: int
     agree: bool
     sweep: np.ndarray
-    drawn: dict[str, np.ndarray]
+    drawn: dict[str, Any]
     log_likelihood: np.ndarray
 
     @property

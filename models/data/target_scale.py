@@ -1,7 +1,7 @@
 """Scales of real targets: a transformation that is fixed before the fit, with its Jacobian."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -72,7 +72,8 @@ class TargetScale:
             variance = share @ (z - share @ z) ** 2
             return 0.5 * np.log(max(variance, np.finfo(float).tiny)) - share @ scale.log_slope(y)
 
-        return cls(kind, float(minimize_scalar(loss, bounds=(0, _MOST_POWER)).x))
+        found: Any = minimize_scalar(loss, bounds=(0, _MOST_POWER))
+        return cls(kind, float(found.x))
 
     def require(self, y: np.ndarray, rows: np.ndarray) -> None:
         """Raise ValueError at the first target [n] without a value on the scale.
@@ -129,8 +130,10 @@ class TargetScale:
             return mean
         if self.kind != "yeo-johnson":
             return self.inverse(mean + 0.5 * np.square(deviation))
-        pairs = zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True)
-        return sum(weight * self.inverse(mean + node * deviation) for node, weight in pairs)
+        total = np.zeros(np.broadcast_shapes(np.shape(mean), np.shape(deviation)))
+        for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+            total += weight * self.inverse(mean + node * deviation)
+        return total
 
     def _power_of(self, value: np.ndarray) -> np.ndarray:
         """Powers of Yeo-Johnson's two branches, at targets or their values on the scale."""
