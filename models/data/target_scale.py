@@ -69,10 +69,13 @@ class TargetScale:
         def loss(power: float) -> float:
             scale = cls(kind, power)
             z = scale.forward(y)
-            variance = share @ (z - share @ z) ** 2
-            return 0.5 * np.log(max(variance, np.finfo(float).tiny)) - share @ scale.log_slope(y)
+            unit = np.abs(z).max()
+            variance = share @ (z / unit - share @ z / unit) ** 2
+            value = 0.5 * np.log(variance) + np.log(unit) - share @ scale.log_slope(y)
+            return value if np.isfinite(value) else np.finfo(float).max
 
-        found: Any = minimize_scalar(loss, bounds=(0, _MOST_POWER))
+        with np.errstate(all="ignore"):  # powers that leave float64's range are not taken
+            found: Any = minimize_scalar(loss, bounds=(0, _MOST_POWER))
         return cls(kind, float(found.x))
 
     def require(self, y: np.ndarray, rows: np.ndarray) -> None:
@@ -161,5 +164,6 @@ def skewness(y: np.ndarray, weights: np.ndarray) -> float:
     """Weighted skewness of targets [n]; 0 where they are constant."""
     share = weights / weights.sum()
     around = y - share @ y
+    around = around / (np.abs(around).max() or 1.0)
     variance = share @ around**2
     return float(share @ around**3 / variance**1.5) if variance > 0 else 0.0
