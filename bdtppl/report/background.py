@@ -117,7 +117,7 @@ def _in_python(model: Any) -> str:
     chosen = getattr(model, "chosen", None)
     if chosen:
         settings = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
-        lines += ["", f"# What the evidence chose, for a fit without the search: {settings}"]
+        lines += ["", f"# What the fit chose by itself, for a fit without that search: {settings}"]
     return "\n".join(lines)
 
 
