@@ -211,7 +211,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             If the draws are not to be relied on.
         bdtppl.ChoiceWarning
             If a budget ended a choice of settings that is likely to go on, once for each table's
-            size.
+            size; and if ``target_scale="auto"`` chose another scale than "identity".
         bdtppl.models.data.schema.TableWarning
             If a column or y is likely to be something else than it is read as.
         UserWarning
