@@ -175,8 +175,9 @@ def test_a_sparse_prior_finds_the_few_features_that_matter():
 
 
 def test_a_fit_that_was_stopped_ends_at_the_same_draws(tmp_path, monkeypatch):
-    whole = BARTRegressor(**SHORT).fit(X, Y)
-    kept = BARTRegressor(**SHORT, checkpoint=tmp_path / "kept")
+    settings = SHORT | {"target_scale": "identity"}
+    whole = BARTRegressor(**settings).fit(X, Y)
+    kept = BARTRegressor(**settings, checkpoint=tmp_path / "kept")
 
     class Stopped(KeyboardInterrupt):
         pass
@@ -341,7 +342,7 @@ def test_chains_go_on_where_predictions_disagree(monkeypatch):
     asked: list[str] = []
     for name in ("agree", "predictions_agree"):
         monkeypatch.setattr(bart, name, lambda posterior, name=name: asked.append(name))
-    few = SHORT | {"trees": 5, "warmup": 10, "draws": 10}
+    few = SHORT | {"trees": 5, "warmup": 10, "draws": 10, "target_scale": "identity"}
     assert BARTRegressor(**few).fit(X, Y).trajectory_.shape == (2, 20 * 2**4 - 10 + 10)
     assert set(asked) == {"predictions_agree"}
     asked.clear()

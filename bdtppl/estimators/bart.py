@@ -51,7 +51,7 @@ _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 _LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 _ROWS_TO_CHOOSE = 1000  # by which a scale is chosen
-_ERRORS_BETTER = 2.0  # by which it predicts better
+_ERRORS_BETTER, _LEAST_GAIN = 2.0, 0.02  # by which it predicts better; nats of a row
 _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
 
@@ -144,13 +144,14 @@ class BARTNoiseParameters:
         least=0,
     )
     target_scale: Literal[ScaleName, "auto"] = parameter(
-        "identity",
+        "auto",
         'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
         'above -1, such as counts, "yeo-johnson" for any, by the power in [0, 2] that makes them '
         "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
         f'"auto": "identity" where their skewness is at most {_LEAST_SKEWNESS:g} either way, else '
-        f"what predicts up to {_ROWS_TO_CHOOSE:,} training rows best from all others (PSIS-LOO of "
-        f"2 chains of 100 sweeps), if that is better by {_ERRORS_BETTER:g} standard errors.",
+        f"what predicts each half of the training rows, of up to {_ROWS_TO_CHOOSE:,}, best from "
+        f"the other half, by 2 chains of 100 sweeps, if that is better by {_ERRORS_BETTER:g} "
+        f"standard errors and by {_LEAST_GAIN:g} nats a row.",
     )
 
 
@@ -221,7 +222,7 @@ class BART(BARTParameters, TableEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
-    _scale = staticmethod(lambda matrix, y, weights: IDENTITY)
+    _scale = staticmethod(lambda matrix, y, weights, groups: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
     _noise: Any
 
@@ -235,11 +236,11 @@ class BART(BARTParameters, TableEstimator):
                 f"There are too few rows (n_samples = {len(y)}): at least two are needed, and "
                 f"min_leaf={self.min_leaf} of them."
             )
-        scale, targets = self._scale(matrix, y, weights), y
+        groups, coded = self._find_groups(schema, matrix)
+        scale, targets = self._scale(matrix, y, weights, groups), y
         y = scale.forward(y)
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
-        groups, coded = self._find_groups(schema, matrix)
         design = Design.from_matrix(
             coded,
             weights=weights,
@@ -482,7 +483,9 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             TargetScale(self.target_scale).require(targets, np.flatnonzero(kept))
         return targets
 
-    def _scale(self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray) -> TargetScale:
+    def _scale(
+        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Sequence[int]
+    ) -> TargetScale:
         """Return the scale of targets [n] that is asked for, or that predicts best."""
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
@@ -492,35 +495,41 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         if (least := y.min()) > -1:
             names.append("log" if least > 0 else "log1p")
         rows = np.random.default_rng(0).permutation(len(y))[:_ROWS_TO_CHOOSE]
+        of_rows = matrix[rows], y[rows], weights[rows]
+        named = [f"x{feature}" for feature in groups]  # as columns of an array are called
+        own = {named[0]: named[1:]} if groups else None
         found: dict[ScaleName, np.ndarray] = {
-            name: self._left_out(name, matrix[rows], y[rows], weights[rows]) for name in names
+            name: self._left_out(*of_rows, target_scale=name, groups=own) for name in names
         }
         best = max(found, key=lambda name: found[name].sum())
         gain = found[best] - found["identity"]
         total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
-        if total <= _ERRORS_BETTER * error:
+        if total <= max(_ERRORS_BETTER * error, _LEAST_GAIN * weights[rows].sum()):
             return IDENTITY
         warnings.warn(
-            f"target_scale='auto' chose {best!r}: the log density of {len(rows):,} rows, each left "
-            f"out (PSIS-LOO), is higher by {total:.1f} (standard error {error:.1f}) than with "
-            f"'identity'.",
+            f"target_scale='auto' chose {best!r}: the log density of {len(rows):,} rows, each half "
+            f"predicted from the other, is higher by {total:.1f} (standard error {error:.1f}) than "
+            f"with 'identity'.",
             ChoiceWarning,
             stacklevel=4,  # the caller of `fit`
         )
         return TargetScale.fitted(best, y, weights)
 
-    def _left_out(self, name: str, *rows: np.ndarray) -> np.ndarray:
-        """Log densities [n] of rows given all others (PSIS-LOO), by short chains on a scale."""
-        from bdtppl.arviz import psis_loo
-
+    def _left_out(
+        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, **settings: Any
+    ) -> np.ndarray:
+        """Log densities of rows [n] times their weights, each half predicted from the other."""
         own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
         tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
-        model: Any = clone(self)
-        model.set_params(target_scale=name, **_SHORT, **own, **tables)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            posterior = model.fit(*rows).posterior_
-        return psis_loo(posterior, random_state=0).log_density
+        model: Any = clone(self).set_params(**settings, **_SHORT, **own, **tables)
+        found, is_first = np.empty(len(y)), np.arange(len(y)) < len(y) // 2
+        for held in (is_first, ~is_first):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model.fit(matrix[~held], y[~held], weights[~held])
+                rows = model._matrix(matrix[held])
+            found[held] = model.posterior_.predictive(rows).log_density(y[held]) * weights[held]
+        return found
 
     @property
     def target_scale_(self) -> str:

@@ -14,7 +14,7 @@ _ROWS_OF_SUMS = 50
 
 
 def predicted(posterior: AnyPosterior, rows: Any = None) -> np.ndarray:
-    """Predict training rows by each draw: the mean, or the probability of the row's own class.
+    """Predict training rows by each draw: a sum, the mean, or the probability of the row's class.
 
     Parameters
     ----------
@@ -46,34 +46,17 @@ def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
 
     The log joint, or the log likelihood where draws have no log joint, the number of leaves of a
     tree, the noise of sums, and at a few training rows the predictive mean, or the probability of
-<<<<<<< HEAD
     the row's own class. For sums also ``predictions`` of fifty rows, [chain, draw, 50].
     """
     rows = _spread(posterior, _ROWS)
     means = predicted(posterior, rows)
-=======
-    the row's own class; of real targets on another scale the sum.
-    """
-    rows = np.unique(np.linspace(0, len(posterior.y) - 1, _ROWS).astype(int))
-    quantities: dict[str, np.ndarray] = {}
-    if isinstance(posterior, SumPosterior) and posterior.prior.link == "identity":
-        quantities["sigma"] = posterior.sigma
-        means = posterior.sums(posterior.matrix[rows])[:, :, 0]  # as chains are while they go on
-    else:
-        means = posterior.means(posterior.matrix[rows])
-    if means.ndim > 3:
-        means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
->>>>>>> b138e74 (Target scales: types, the section of the documentation and what they gain on 13 tables)
     scores = posterior.sample_stats
     score = "log_joint" if "log_joint" in scores else "log_likelihood"
-    quantities = {score: np.asarray(scores[score], float)} | quantities
+    quantities = {score: np.asarray(scores[score], float)}
     if not isinstance(posterior, SumPosterior):
         quantities["num_leaves"] = posterior.num_leaves.astype(float)
-<<<<<<< HEAD
     else:
         quantities["predictions"] = predicted(posterior)
         if posterior.prior.link == "identity":
             quantities["sigma"] = posterior.sigma
-=======
->>>>>>> b138e74 (Target scales: types, the section of the documentation and what they gain on 13 tables)
     return quantities | {f"prediction_{row}": means[..., i] for i, row in enumerate(rows.tolist())}

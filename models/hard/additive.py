@@ -163,12 +163,15 @@ class AdditivePrior:
         if self.noise_trees:
             product = counted(self.noise_trees, "tree", "trees")
             what = what.replace("one variance", f"a variance that is a product of {product}")
+        drawn = " (the median; it is drawn itself)" * self.draws_leaf_scale
+        groups = " Each group of rows has effects of its own." * bool(self.groups)
         return (
             f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
             f"node below its root with {chances[1]}; a tree has at most "
             f"{counted(self.max_depth, 'level', 'levels')}, and a leaf at least "
             f"{counted(self.min_leaf, 'row', 'rows')}. {weights} Values of leaves are normal with "
-            f"standard deviation {number(self.leaf_scale)}, so that a sum keeps to the {reach}."
+            f"standard deviation {number(self.leaf_scale)}{drawn}, so that a sum keeps to the "
+            f"{reach}.{groups}"
         )
 
     @property
