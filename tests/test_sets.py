@@ -18,6 +18,7 @@ from bdtppl import (
     GreedyModalTreeRegressor,
     load,
 )
+from bdtppl.estimators import all_inferences
 from bdtppl.export import to_json, to_markdown, to_python, to_sql
 from bdtppl.models.data.schema import Column, Schema, TableWarning
 from bdtppl.models.hard.log_joint import log_joint
@@ -210,6 +211,23 @@ def test_a_category_has_the_weight_that_its_column_is_given():
     prior = DepthDecay(0.9, 1.0, feature_weights={"city": 3.0, "size": 1.0})
     model = ExactTreeRegressor(categories="sets", prior=prior, max_depth=1, bins=5).fit(frame, y)
     assert model.prior_.feature_weights == (*[3.0] * 15, 1.0)
+
+
+@pytest.mark.parametrize("categories", ["sets", "one-hot"])
+def test_a_list_has_a_weight_for_each_column_of_the_table(categories):
+    frame, y = _cities()
+    frame.loc[3, "size"] = np.nan
+    settings = {"categories": categories, "max_depth": 1}
+    prior = DepthDecay(feature_weights=[3.0, 1.0])
+    model = ExactTreeRegressor(**settings, prior=prior, bins=5, draws=10).fit(frame, y)
+    in_city = model.design_.num_features - 2
+    assert model.prior_.feature_weights == (*[3.0] * in_city, 1.0, 1.0)
+    prior = DepthDecay(feature_weights=[3.0, 1.0, 2.0])
+    said = "has 3 numbers for 2 columns: give one for each of city and size, or names with"
+    for estimators in all_inferences().values():
+        if estimators["regression"].trees_are == "hard":
+            with pytest.raises(ValueError, match=said):
+                estimators["regression"](**settings, prior=prior).fit(frame, y)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def _model(
 ) -> "tuple[Design, Any, Constraints]":
     """Lay out columns, and read the prior on them."""
     from bdtppl.cli.specification import parse_prior
-    from bdtppl.estimators.hard import join_limits
+    from bdtppl.estimators.hard import join_limits, with_weights_of_marks
     from bdtppl.models.data.design import Design
     from bdtppl.models.data.schema import Schema
 
@@ -192,7 +192,7 @@ def _model(
         **cuts,
     )
     constraints = join_limits(schema, None if file is None else file.constraints, *limits)
-    return design, chosen.resolve(design), constraints
+    return design, with_weights_of_marks(schema, chosen).resolve(design), constraints
 
 
 def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:

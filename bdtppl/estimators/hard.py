@@ -417,18 +417,28 @@ def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
 
 
 def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
-    """Let features of a column, and that which says where it is missing, have its weight."""
+    """Let features of a column, and that which says where it is missing, have its weight.
+
+    Raises
+    ------
+    ValueError
+        If a list has neither a number for each column nor one for each feature.
+    """
     if isinstance(prior, EditTree):
         return replace(prior, base=with_weights_of_marks(schema, prior.base))
     weights = getattr(prior, "feature_weights", None)
     if weights is None or callable(weights):
         return prior
-    if not any(isinstance(pair, tuple) for pair in weights):  # one for each feature
-        num_values = sum(len(column.features) for column in schema.columns)
-        if len(weights) != num_values:
-            return prior
-        own = [weights[schema.marked(mark)] for mark in range(num_values, len(schema.features))]
-        return replace(prior, feature_weights=(*weights, *own))
+    if not any(isinstance(pair, tuple) for pair in weights):
+        if len(weights) == len(schema.columns):
+            weights = tuple(weights[position] for position, *_ in schema.sources)
+        if len(weights) != len(schema.features):
+            raise ValueError(
+                f"feature_weights has {len(weights)} numbers for {len(schema.columns)} columns: "
+                f"give one for each of {listed([column.name for column in schema.columns])}, or "
+                f"names with their numbers, as {{{schema.columns[0].name!r}: 2}}."
+            )
+        return replace(prior, feature_weights=weights)
     each = {
         feature: weight
         for name, weight in weights

@@ -272,11 +272,6 @@ class Schema:
             for name in self.columns[position].missing_feature
         )
 
-    def marked(self, feature: int) -> int:
-        """Index of the first feature of the column whose missing values a feature marks."""
-        position = self.sources[feature][0]
-        return next(j for j, source in enumerate(self.sources) if source[0] == position)
-
     def of_rows(self, matrix: np.ndarray) -> tuple["Schema", np.ndarray]:
         """Mark missing values by some rows [m, d] alone, such as those of positive weight."""
         columns = [replace(column, marks_missing=False) for column in self.columns]
