@@ -486,7 +486,8 @@ def choose_by_evidence(
     search.finish()
     chosen, exact = search.best
     tried = sorted(search.tried, key=lambda setting: -setting.log_evidence)
-    return exact, chosen, [*tried, *sorted(search.too_costly, key=lambda s: s.seconds)]
+    beyond = dict.fromkeys(search.too_costly)  # `finish` climbs a ladder once more
+    return exact, chosen, [*tried, *sorted(beyond, key=lambda s: s.seconds)]
 
 
 def _different_bins(make_model: Callable[[int | None], TreeModel]) -> list[int | None]:

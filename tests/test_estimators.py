@@ -151,6 +151,7 @@ def test_a_budget_that_ends_the_choice_is_said_once(monkeypatch):
         model.fit(X, y)
     assert [each.filename for each in caught] == [__file__]
     assert "was chosen; next was" in model.summary()["choice"]
+    assert len({*zip(*model.settings_.values(), strict=True)}) == len(model.settings_["bins"])
     with warnings.catch_warnings():
         warnings.simplefilter("error", ChoiceWarning)
         model.fit(X, 1 - y)
