@@ -243,8 +243,8 @@ print(rmse.round(1).to_string())
 # %% [markdown]
 # ## The same, in a file
 #
-# Whoever fits from the command line (`bdtppl fit table.csv --prior-file prior.toml`) writes what is
-# known in a small file. It is parsed, never executed; an error in it names its line.
+# Whoever fits from the command line (`bdtppl fit table.csv --model exact --prior-file prior.toml`)
+# writes what is known in a small file. It is parsed, never executed; an error in it names its line.
 
 # %%
 text = """\

@@ -208,7 +208,7 @@ def test_figures(model, classifier):
 @pytest.mark.slow
 def test_the_command_line_fits_sums_of_trees(tmp_path):
     table = write_table(tmp_path / "t.csv", {"a": X[:, 0], "b": X[:, 1], "y": Y})
-    options = ["--model", "bart", "--trees", 10, "--warmup", 20, "--draws", 20, "--bins", 20]
+    options = ["--trees", 10, "--warmup", 20, "--draws", 20, "--bins", 20]
     said = run("fit", table, "--target", "y", *options, "--json").stdout
     assert json.loads(said)["sum"] == "10 trees of at most 3 levels"
     said = run("fit", table, "--target", "y", *options, "--report", "--out", tmp_path / "o").stdout

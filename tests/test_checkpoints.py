@@ -437,7 +437,7 @@ def test_a_handler_of_the_program_is_left_alone():
 def test_a_command_that_is_terminated_says_so_and_leaves_nothing(tmp_path, monkeypatch):
     table = write_table(tmp_path / "t.csv", {"a": X[:, 0], "y": Y})
     monkeypatch.setattr(
-        "bdtppl.ExactTreeRegressor.fit", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+        "bdtppl.BARTRegressor.fit", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     )
     arguments = ("fit", table, "--target", "y", "--json", "--out", tmp_path / "out")
     assert refusal(*arguments, status=143) == "Terminated."

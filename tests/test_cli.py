@@ -30,6 +30,7 @@ from bdtppl.models.leaf_count_priors import LeafCount, Pinball
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.priors import DepthDecay, DescriptionLength, GreedyPartition, LeafPenalty
 
+EXACT = ("--model", "exact")
 WRITTEN = {"model.bdtppl", "structures.png", "summary.json", "tree.png"}
 
 
@@ -85,7 +86,7 @@ def trees(tmp_path_factory):
 @pytest.fixture(scope="module")
 def classifier(flowers, tmp_path_factory):
     out = tmp_path_factory.mktemp("classifier") / "model"
-    result = run("fit", flowers, "--target", "species", "--bins", 3, "--out", out)
+    result = run("fit", flowers, "--target", "species", *EXACT, "--bins", 3, "--out", out)
     return out, result
 
 
@@ -97,6 +98,7 @@ def regressor(trees, tmp_path_factory):
         trees,
         "--target",
         "height",
+        *EXACT,
         "--prior",
         "leaf-penalty:log_phi=3",
         "--out",
@@ -163,7 +165,7 @@ def test_fit_hands_on_the_settings_of_the_model(trees, tmp_path, monkeypatch):
     settings += ["--max-subproblems", 500, "--seed", 7, "--leaf", "normal-inverse-gamma:shape=3"]
     settings += ["--bins", 4, "--prior", "greedy-partition:p=0.9", "--drop", "age"]
     table = write_table(tmp_path / "t.csv", {"age": [1, 2], "width": [1, 2], "height": [0, 2]})
-    run("fit", table, "--target", "height", "--task", "regression", *settings)
+    run("fit", table, "--target", "height", "--task", "regression", *EXACT, *settings)
     ((problem, inference, settings, _),) = handed
     assert inference == "exact"
     leaf, prior = settings.pop("leaf"), settings.pop("prior")
@@ -189,7 +191,7 @@ def test_fit_takes_a_grid_and_no_bins(trees):
         (["--bins", "none"], "between any two values"),
         (["--bins", 3], "between at most 3 quantile bins"),
     ):
-        result = run("fit", trees, "--target", "height", *options)
+        result = run("fit", trees, "--target", "height", *EXACT, *options)
         assert points in result.stdout
         assert "Nothing was saved" in result.stdout
 
@@ -198,7 +200,7 @@ def test_fit_takes_a_grid_and_no_bins(trees):
 def test_fit_leaves_other_files_alone(classifier, flowers, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "tree.png").write_text("old")
-    run("fit", flowers, "--target", "species", "--bins", 2, "--out", tmp_path)
+    run("fit", flowers, "--target", "species", *EXACT, "--bins", 2, "--out", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == WRITTEN | {"notes.txt"}
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
@@ -207,7 +209,7 @@ def test_fit_leaves_other_files_alone(classifier, flowers, tmp_path):
 @pytest.mark.slow
 def test_constant_columns_fit(tmp_path):
     table = write_table(tmp_path / "t.csv", {"a": [1, 1, 1], "b": ["", "", ""], "y": list("uvv")})
-    result = run("fit", table, "--target", "y", "--out", tmp_path / "out")
+    result = run("fit", table, "--target", "y", *EXACT, "--out", tmp_path / "out")
     assert "always: v (0.60, 3 rows)" in result.stdout
     assert result.stderr.count("No cut in 'a' and 'b'") == 1
     assert run("predict", tmp_path / "out", table).stdout.count("v,0.4,0.6,") == 3
@@ -226,14 +228,14 @@ def test_constant_columns_fit(tmp_path):
 )
 def test_the_task_is_guessed_from_the_target(tmp_path, cells, options, said):
     table = write_table(tmp_path / "t.csv", {"a": [1] * len(cells), "y": cells})
-    assert said in run("fit", table, "--target", "y", *options).stdout
+    assert said in run("fit", table, "--target", "y", *EXACT, *options).stdout
 
 
 @pytest.mark.slow
 def test_notes_go_to_the_error_stream(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text(",a,y\n" + "".join(f"{row},{row / 7},{row % 2}\n" for row in range(40)))
-    result = run("fit", table, "--target", "y", "--json")
+    result = run("fit", table, "--target", "y", *EXACT, "--json")
     assert json.loads(result.stdout)["features"] == 1
     assert result.stderr == f"Note: Column 1 of {table} has no name and was left out.\n"
 
@@ -416,7 +418,7 @@ def test_fit_refuses_in_one_sentence_and_writes_nothing(tmp_path, text, options,
     if text is not None:
         table.write_text(text)
     out = tmp_path / "new" / "out"
-    assert said in refusal("fit", table, "--target", "y", "--out", out, *options)
+    assert said in refusal("fit", table, "--target", "y", "--out", out, *EXACT, *options)
     assert not out.parent.exists()
 
 
@@ -432,7 +434,7 @@ def test_a_folder_that_cannot_be_written_is_named(trees, tmp_path, monkeypatch, 
         monkeypatch.setattr(files, "require_writable", lambda *_: None)
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
-        said = refusal("fit", trees, "--target", "height", "--bins", 2, "--out", out)
+        said = refusal("fit", trees, "--target", "height", *EXACT, "--out", out)
         assert said.startswith(f"--out {out} cannot be written: ")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -459,9 +461,7 @@ def test_a_figure_that_fails_leaves_nothing(trees, tmp_path, monkeypatch):
         raise RuntimeError("no\nink")
 
     monkeypatch.setattr(results, "plot_tree", fail)
-    said = refusal(
-        "fit", trees, "--target", "height", "--bins", 2, "--out", tmp_path / "out", status=1
-    )
+    said = refusal("fit", trees, "--target", "height", *EXACT, "--out", tmp_path / "out", status=1)
     assert said.startswith("Unexpected failure, RuntimeError: no ink; set BDTPPL_TRACEBACK=1")
     assert list(tmp_path.iterdir()) == []
 
@@ -616,7 +616,7 @@ def test_soft_trees_have_settings_of_their_own(trees):
         "fit", trees, "--target", "height", "--model", "dcc", "--bins", 3
     )
     assert "--h-final is for --model dcc or rjhmc" in refusal(
-        "fit", trees, "--target", "height", "--h-final", 0.1
+        "fit", trees, "--target", "height", *EXACT, "--h-final", 0.1
     )
 
 
@@ -625,7 +625,7 @@ def test_an_interrupted_fit_says_so_and_leaves_nothing(trees, tmp_path, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bdtppl.ExactTreeRegressor, "fit", interrupted)
-    arguments = ("fit", trees, "--target", "height", "--json", "--out", tmp_path / "out")
+    arguments = ("fit", trees, "--target", "height", *EXACT, "--json", "--out", tmp_path / "out")
     assert refusal(*arguments, status=130) == "Interrupted."
     assert not list(tmp_path.iterdir())
 
@@ -805,6 +805,10 @@ def test_prior_reads_a_table_and_a_file(flowers, tmp_path):
     assert drawn["features"] == ["length", "width", "[bold]site=south", "width=missing"]
     assert set(drawn["depth"]) == {"0", "1"}
     assert "exclude each other" in refusal(*arguments, "--prior", "leaf-penalty")
+    weights = 'feature_weights = { "[bold]site" = 0.0, length = 0.0 }'
+    file.write_text(f'[prior]\nkind = "DepthDecay"\n{weights}\n')
+    drawn = json.loads(run(*arguments, "--draws", 50, "--json").stdout)
+    assert all("site" not in tree and "length" not in tree for tree in drawn["trees"])
     file.write_text("[constraints]\nfeatures = ['hue']\n")
     assert f"{file}, line 2: features names 'hue'" in refusal(*arguments)
     assert "--drop y is for a table" in refusal("prior", "--drop", "y")
@@ -900,7 +904,8 @@ def test_every_command_has_json_and_every_model_a_name():
 def test_a_column_says_how_often_rows_count(tmp_path):
     columns = {"a": [1, 2, 1, 2], "often": [3, 4, 0, 2], "y": list("uvvv")}
     table = write_table(tmp_path / "t.csv", columns)
-    said = json.loads(run("fit", table, "--target", "y", "--weight", "often", "--json").stdout)
+    result = run("fit", table, "--target", "y", *EXACT, "--weight", "often", "--json")
+    said = json.loads(result.stdout)
     assert (said["rows"], said["features"]) == (9, 1)
     columns["often"][1] = -0.5
     table = write_table(tmp_path / "t.csv", columns)
@@ -911,7 +916,7 @@ def test_a_column_says_how_often_rows_count(tmp_path):
 def test_a_slip_among_numbers_is_noted(tmp_path):
     columns = {"a": ["1.5", "2-5", "3.5", "4.5"], "b": ["?", "1", "2", "null"], "y": list("uvuv")}
     table = write_table(tmp_path / "t.csv", columns)
-    said = run("fit", table, "--target", "y").stderr
+    said = run("fit", table, "--target", "y", *EXACT).stderr
     assert (
         "Column 'a' is read as a category of 4 levels, though most cells are numbers: line 3 has "
         "'2-5'." in " ".join(said.split())
@@ -928,7 +933,7 @@ def test_a_slip_among_numbers_is_noted(tmp_path):
     ],
 )
 def test_priors_on_leaves_leave_all_behind(prior, trees, tmp_path):
-    options = ["--bins", 4, "--prior", prior, "--report"]
+    options = [*EXACT, "--bins", 4, "--prior", prior, "--report"]
     run("fit", trees, "--target", "height", *options, "--out", tmp_path / "out")
     assert {"model.bdtppl", "report.html", "tree.png"} <= {
         f.name for f in (tmp_path / "out").iterdir()
@@ -965,7 +970,7 @@ def test_ordered_levels_are_named_on_the_command_line(tmp_path):
     table = tmp_path / "t.csv"
     rows = [f"{'SML'[n % 3]},{n % 7},{9.0 * (n % 3 == 2) + n % 5 / 9}" for n in range(60)]
     table.write_text("\n".join(["size,z,y", *rows]))
-    result = run("fit", table, "--target", "y", "--ordered", "size=S,M,L", "--json")
+    result = run("fit", table, "--target", "y", *EXACT, "--ordered", "size=S,M,L", "--json")
     assert json.loads(result.stdout)["map_rules"].startswith("size < L: ")
     assert "must read as size=S,M,L" in refusal("fit", table, "--target", "y", "--ordered", "size")
     assert "'w', which is no column" in refusal("fit", table, "--target", "y", "--ordered", "w=S,M")

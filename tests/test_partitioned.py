@@ -428,7 +428,9 @@ def folder(tmp_path_factory):
 
 def run(*arguments):
     """Run ``bdtppl fit``."""
-    return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["fit", *map(str, arguments)])
+    return CliRunner(env={"COLUMNS": "80"}).invoke(
+        app, ["fit", "--model", "exact", *map(str, arguments)]
+    )
 
 
 @pytest.mark.slow

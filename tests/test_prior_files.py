@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from test_cli import run
+from test_cli import EXACT, run
 
 import bdtppl
 from bdtppl.cli.specification import parse_prior
@@ -195,7 +195,8 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_command_line_takes_a_file(table, tmp_path):
-    result = run("fit", table, "--target", "y", "--prior-file", written(tmp_path, WHOLE), "--json")
+    options = ["--prior-file", written(tmp_path, WHOLE), "--json"]
+    result = run("fit", table, "--target", "y", *EXACT, *options)
     assert '"DepthDecay(' in result.stdout
 
 
@@ -210,7 +211,8 @@ def test_the_command_line_takes_a_file(table, tmp_path):
 )
 def test_the_command_line_names_the_line(table, tmp_path, old, new, arguments, said):
     path = written(tmp_path, WHOLE.replace(old, new))
-    result = run("fit", table, "--target", "y", "--prior-file", path, *arguments, status=2)
+    options = [*EXACT, "--prior-file", path, *arguments]
+    result = run("fit", table, "--target", "y", *options, status=2)
     assert said in result.stderr
 
 

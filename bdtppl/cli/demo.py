@@ -64,7 +64,7 @@ def demo(
         return
     typer.echo(
         "Next, for instance:\n"
-        f"  bdtppl fit {out}/iris/iris.csv --target species --prior depth-decay\n"
+        f"  bdtppl fit {out}/iris/iris.csv --target species --model exact --bins 10\n"
         f"  bdtppl predict {out}/diabetes {out}/diabetes/diabetes.csv --interval 0.9\n"
         f"  python -c 'import bdtppl; print(bdtppl.load(\"{out}/cgm\").rules(rank=1))'"
     )

@@ -30,6 +30,13 @@ _TableToFit = Annotated[
         show_default=False,
     ),
 ]
+_Model = Annotated[
+    str,
+    typer.Option(
+        help="How the posterior is computed: bart, sums of trees, predicts best; exact has a tree "
+        "to read, and its evidence.",
+    ),
+]
 _Weight = Annotated[
     str | None,
     typer.Option(
@@ -77,9 +84,7 @@ def make_fit() -> Any:
         context: typer.Context,
         table: _TableToFit,
         target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
-        model: Annotated[
-            str, typer.Option(help="Inference: how the posterior is computed.")
-        ] = "exact",
+        model: _Model = "bart",
         task: Annotated[
             Literal["classification", "regression"] | None,
             typer.Option(help="What the target is.", show_default="guessed from the target"),
