@@ -32,6 +32,7 @@ __all__ = [
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
+_LEAST_SHOWN = 5e-4  # that is not printed as 0
 _MOST_LINES = 40  # lines
 _GLANCE_RULES = 8  # lines
 _GLANCE_TOPOLOGIES = 3
@@ -546,12 +547,16 @@ def _size(entropy: float) -> str:
     return f"{size:,.0f} equally likely trees" if few_digits else f"{size:.3g} equally likely trees"
 
 
-def _indented_rules(rules: str, most: int = _MOST_LINES) -> Text:
+def _indented_rules(rules: str, most: int = _MOST_LINES) -> Group:
+    """Lay out rules; what goes on in a next line begins where its rule does."""
     lines = rules.splitlines()
-    text = Text("\n".join(lines[:most]))
+    written: list[RenderableType] = []
+    for line in lines[:most]:
+        rule = line.lstrip()
+        written.append(Padding(Text(rule), (0, 0, 0, len(line) - len(rule)), expand=False))
     if len(lines) > most:
-        text.append(f"\n... and {len(lines) - most} more lines", style="dim")
-    return text
+        written.append(Text(f"... and {len(lines) - most} more lines", style="dim"))
+    return Group(*written)
 
 
 def _shares_view(
@@ -565,11 +570,13 @@ def _shares_view(
     table.add_column(no_wrap=True)
     table.add_column(style="blue", no_wrap=True)
     ranked = sorted((name for name in shares if name not in no_cut), key=lambda name: -shares[name])
-    for name in ranked[:_MOST_FEATURES]:
+    shown = ranked[:_MOST_FEATURES]
+    if len(ranked) > _MOST_FEATURES:  # of few features all are named, also those that do nothing
+        shown = [name for name in shown if shares[name] >= _LEAST_SHOWN]
+    for name in shown:
         share = shares[name]
         table.add_row(Text(name), written[name] if written else f"{share:.3f}", _bar(share))
-    rest = ranked[_MOST_FEATURES:]
-    if rest:
+    if rest := ranked[len(shown) :]:
         highest = f"at most {shares[rest[0]]:.3f}"
         table.add_row(Text(f"{len(rest)} more, {highest}", style="dim"))
     return Group(table, Text(f"no cut: {listed(no_cut)}")) if no_cut else table

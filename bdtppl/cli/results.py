@@ -20,6 +20,7 @@ from bdtppl.plotting import (
     plot_trajectories,
     plot_tree,
 )
+from bdtppl.plotting.axes import name_axis
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
@@ -204,10 +205,10 @@ def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
         }
     if not (model.is_classifier or problem.is_in_parts):
         axes["predictive.png"] = plot_predictive(model)
-        axes["predictive.png"].set_ylabel(problem.target.name, parse_math=False)
+        name_axis(axes["predictive.png"].yaxis, problem.target.name)
     if problem.unseen is not None:
         axes["density.png"] = plot_density(model, *problem.unseen, cart=True)
-        axes["density.png"].set_xlabel(problem.target.name, parse_math=False)
+        name_axis(axes["density.png"].xaxis, problem.target.name)
     if model.trajectory_ is not None:
         axes["trajectories.png"] = plot_trajectories(model)
     for name, ax in axes.items():

@@ -8,7 +8,11 @@ from bdtppl.plotting.colours import FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["name_entries", "prepared", "shortened"]
+__all__ = ["name_axis", "name_entries", "prepared", "room_of", "shortened", "write_out_ticks"]
+
+_LETTERS = {"x": 12, "y": 13}  # an inch of axes that a label may have, which also has their margins
+_LARGE = 1e4  # from which on numbers take much room
+_TICKS_OF_THEM = 1.3  # an inch
 
 
 def prepared(
@@ -37,10 +41,54 @@ def prepared(
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=size, layout="constrained")
+    write_out_ticks(ax)
     ax.grid(axis=grid, color=FAINT, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def write_out_ticks(ax: "Axes") -> None:
+    """Write ticks such as 1,200,000 as they are, not as multiples of a power that stands beside."""
+    from matplotlib.ticker import AutoLocator, ScalarFormatter
+
+    class Written(ScalarFormatter):
+        def format_ticks(self, values: Any) -> list[str]:
+            largest = max(map(abs, values), default=0)
+            if not _LARGE <= largest < 1e9 or any(round(value, 3) % 1 for value in values):
+                return super().format_ticks(values)
+            self.set_locs([])  # no power, and nothing that is added to each
+            return [f"{value:,.0f}".replace("-", "\N{MINUS SIGN}") for value in values]
+
+    class Spaced(AutoLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            is_wide = max(abs(vmin), abs(vmax)) >= _LARGE
+            bins: Any = max(2, int(_TICKS_OF_THEM * _inches(self.axis))) if is_wide else "auto"
+            self.set_params(nbins=bins)
+            return super().tick_values(vmin, vmax)
+
+    for axis in (ax.xaxis, ax.yaxis):
+        if type(axis.get_major_formatter()) is ScalarFormatter:
+            axis.set_major_formatter(Written())
+    if type(ax.xaxis.get_major_locator()) is AutoLocator:
+        ax.xaxis.set_major_locator(Spaced())
+
+
+def _inches(axis: Any) -> float:
+    box = axis.axes.bbox
+    return (box.width if axis.axis_name == "x" else box.height) / axis.axes.figure.dpi
+
+
+def name_axis(axis: Any, text: str, most: int = 50) -> None:
+    """Label an axis, cut short to the room that it has; further lines stand as they are."""
+    text, *below = text.split("\n")
+    text = shortened(text, min(most, room_of(axis)))
+    axis.set_label_text("\n".join([text, *below]), parse_math=False)
+
+
+def room_of(axis: Any) -> int:
+    """Letters that there is room for along an axis."""
+    return int(_LETTERS[axis.axis_name] * _inches(axis))
 
 
 def name_entries(ax: "Axes", handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bdtppl.models.data.design import midpoint
-from bdtppl.plotting.axes import shortened
+from bdtppl.plotting.axes import name_axis, room_of, shortened
 from bdtppl.plotting.colours import ACCENT, INK, tint
 from bdtppl.plotting.rows import Rows
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEVELS_SHOWN",
     "Places",
+    "are_named_upright",
     "check_levels",
     "draw_bands",
     "draw_mean",
@@ -77,8 +78,8 @@ class Places:
 
     @property
     def are_upright(self) -> bool:
-        """Whether they stand one above the other: levels whose names take much room."""
-        return sum(map(len, self.ticks)) + 2 * len(self.ticks) > _MOST_LETTERS
+        """Whether they stand one above the other."""
+        return are_named_upright(self.ticks)
 
     def laid(self, places: Any, heights: Any) -> tuple[Any, Any]:
         """Order coordinates, or what is done with either axis, as x and y."""
@@ -87,10 +88,9 @@ class Places:
     def name_axes(self, ax: "Axes", place: str, height: str) -> None:
         """Label the axes; what a second line says of the place stands below."""
         place, *held = place.split("\n")
-        x, y = self.laid(shortened(place, 50), shortened(height, 45))
-        x = "\n".join([x, *held])
-        ax.set_xlabel(x, parse_math=False)
-        ax.set_ylabel(y, parse_math=False)
+        x, y = self.laid(place, height)
+        name_axis(ax.xaxis, "\n".join([x, *held]))
+        name_axis(ax.yaxis, y, 45)
 
     def extreme(self, mean: np.ndarray, most: int) -> np.ndarray:
         """Order so many levels by their means [g], those that are the farthest from the median."""
@@ -111,6 +111,16 @@ class Places:
         offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
         places = np.array([index.get(value, np.nan) for value in values])
         return places + 0.5 * _LEVEL_WIDTH * offset
+
+
+def are_named_upright(levels: Sequence[str]) -> bool:
+    """Whether levels stand one above the other: many, or with names that take much room."""
+    return len(levels) > LEVELS_SHOWN or _letters(levels) > _MOST_LETTERS
+
+
+def _letters(levels: Sequence[str]) -> int:
+    """Count the letters of names side by side."""
+    return sum(len(shortened(level)) + 2 for level in levels)
 
 
 def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:
@@ -155,7 +165,10 @@ def draw_mean(
         draw, _ = places.laid(ax.hlines, ax.vlines)
         draw(mean, places.x - half, places.x + half, **style)
         set_ticks, _ = places.laid(ax.set_xticks, ax.set_yticks)
-        set_ticks(places.x, list(map(shortened, places.ticks)), parse_math=False)
+        is_slanted = not places.are_upright and _letters(places.ticks) > room_of(ax.xaxis)
+        slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
+        names = [shortened(name, 15 if is_slanted else 25) for name in places.ticks]
+        set_ticks(places.x, names, parse_math=False, **slant)
         return
     ax.plot(places.x, places.drawn(mean), drawstyle=_DRAW_STYLES.get(places.kind), **style)
     ax.margins(x=0.01)

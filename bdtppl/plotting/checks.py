@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.inference.predictive.replicates import replicate
 from bdtppl.models.arguments import require_integer
-from bdtppl.plotting.axes import prepared
+from bdtppl.plotting.axes import prepared, shortened
 from bdtppl.plotting.colours import INK, tint
 from bdtppl.plotting.forecasts import observed_targets
 from bdtppl.plotting.rows import training_targets
@@ -161,6 +161,8 @@ def _kernel_density(targets: np.ndarray, grid: np.ndarray, width: float) -> np.n
 def _draw_counts(
     ax: "Axes", observed: np.ndarray, replicates: np.ndarray, names: list[str]
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     places = np.arange(len(names))
     counts = np.array([np.bincount(each, minlength=len(names)) for each in replicates])
     for level, share, width in _BANDS:
@@ -176,9 +178,10 @@ def _draw_counts(
         )
     own = np.bincount(observed, minlength=len(names))
     ax.plot(own, places, "D", color=INK, markersize=5, label="observed", zorder=4, gid="observed")
-    ax.set_yticks(places, names, parse_math=False)
+    ax.set_yticks(places, list(map(shortened, names)), parse_math=False)
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.set_xlabel("rows of the class")
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     legend = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "frameon": False}
     ax.legend(**legend, fontsize="small", labelcolor=INK)
 

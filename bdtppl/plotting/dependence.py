@@ -30,7 +30,7 @@ __all__ = ["plot_partial_dependence"]
 
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
-_DRAWS_SHOWN = 400  # of soft trees and sums of trees, which predict slowly
+_DRAWS_SHOWN = 100  # of soft trees and sums of trees, which predict slowly
 
 
 def plot_partial_dependence(
@@ -60,7 +60,7 @@ def plot_partial_dependence(
         The column, by name or position.
     X
         Rows of a table like the one that the model was fitted with. Default: the training rows. At
-        most 200 are used, evenly spaced, and of soft trees and sums of trees at most 400 draws.
+        most 200 are used, evenly spaced, and of soft trees and sums of trees at most 100 draws.
     target
         Classification: the class whose probability is drawn. Default: of two classes the second;
         of more classes all, with the widest band alone; of more than seven those that the column

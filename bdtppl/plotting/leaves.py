@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from bdtppl.models.wording import number
+from bdtppl.plotting.axes import shortened, write_out_ticks
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, class_style
 from bdtppl.plotting.layout import text_width
 
@@ -71,8 +72,8 @@ class ClassPanels:
     usual_height = 12.0  # points that the row of leaves takes where there is room
 
     def text(self, slot: int) -> str:
-        """Name the most probable class."""
-        return self.names[int(self.probability[slot].argmax())]
+        """Name the most probable class; the legend has all of its name."""
+        return shortened(self.names[int(self.probability[slot].argmax())])
 
     def height(self, font_size: float) -> float:
         """Points that the row of leaves needs."""
@@ -182,6 +183,7 @@ class RealPanels:
         inset.set_axisbelow(True)
         inset.tick_params(axis="y", labelsize=0.9 * font_size, colors=INK, length=2, color=LINE)
         inset.locator_params(axis="y", nbins=4)
+        write_out_ticks(inset)
         inset.spines[["top", "right", "bottom"]].set_visible(False)
         inset.spines["left"].set_color(LINE)
         for slot, centre in zip(slots, x, strict=True):

@@ -1,6 +1,6 @@
 """Sections on predictions: their quality, and the effects of columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,8 @@ from bdtppl.plotting import (
     plot_predictive_check,
     plot_roc,
 )
+from bdtppl.plotting.bands import LEVELS_SHOWN, are_named_upright
+from bdtppl.plotting.colours import NUM_COLOURS
 from bdtppl.report.blocks import Block, Figure, Figures, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.scores import confusion_table, score_table
@@ -23,6 +25,8 @@ _MOST_CLASSES = 12  # in a table of confusions
 _DEPENDENCES = 12  # columns that are drawn
 _DEPENDENCES_A_ROW = 3
 _DEPENDENCE_SIZE = 3.1, 2.6  # inches
+_LEVEL_HEIGHT = 0.18
+_LEGEND_WIDTH = 1.9
 
 
 def predictions(subject: Subject) -> Iterator[Block]:
@@ -98,37 +102,58 @@ def dependences(subject: Subject) -> Iterator[Block]:
         for feature in (column.name, *column.features, *column.missing_feature)
     }
     names = dict.fromkeys(columns[name] for name in subject.shares if name in columns)
-    chosen = list(names)[:_DEPENDENCES]
+    levels = {column.name: column.levels or () for column in model.schema_.columns}
+    chosen = {name: levels[name] for name in list(names)[:_DEPENDENCES]}
     what = subject.target if subject.classes is None else f"Probabilities of {subject.target}"
     yield Text(
         "Partial dependence: at each value of a column all rows are given that value, and their "
         "mean predictions are averaged. Bands say how sure the posterior is of the average; they "
         "are not predictive intervals. The most important columns come first."
     )
-    yield picture(
-        partial(_dependences, subject, chosen),
-        f"Mean prediction against {listed(chosen)}.",
-        f"{what} against each column, on one scale.",
-    )
+    for are_upright in (False, True):
+        some = {name: own for name, own in chosen.items() if are_named_upright(own) == are_upright}
+        if some:
+            yield picture(
+                partial(_dependences, subject, some, are_upright),
+                f"Mean prediction against {listed([*some])}.",
+                f"{what} against each column, on one scale.",
+            )
 
 
-def _dependences(subject: Subject, names: list[str]) -> Any:
-    """Draw the partial dependence on columns side by side, with one vertical axis."""
+def _dependences(subject: Subject, levels: dict[str, Sequence[str]], are_upright: bool) -> Any:
+    """Draw the partial dependence on columns with one axis of predictions.
+
+    They stand side by side; one below the other if levels of categories stand so, too, or if each
+    shows other classes.
+    """
     from matplotlib import pyplot
 
-    across = min(len(names), _DEPENDENCES_A_ROW)
-    down = -(-len(names) // across)
-    is_wide = subject.classes is not None and len(subject.classes) > 2  # the legend stands beside
+    num_classes = len(subject.classes or ())
+    legend = _LEGEND_WIDTH if num_classes > 2 else 0  # which stands beside
+    are_stacked = are_upright or num_classes > NUM_COLOURS
+    most = 1 if are_stacked else _DEPENDENCES_A_ROW - bool(legend)
+    across = min(len(levels), most)
     width, height = _DEPENDENCE_SIZE
-    size = width * across, height * down
+    heights = [height] * -(-len(levels) // across)
+    if are_upright:
+        heights = [_LEVEL_HEIGHT * min(len(own), LEVELS_SHOWN) + 1.5 for own in levels.values()]
     grid = pyplot.subplots(
-        down, across, sharey=True, squeeze=False, figsize=size, layout="constrained"
+        len(heights),
+        across,
+        sharex=are_upright,
+        sharey=not are_upright,
+        squeeze=False,
+        figsize=(width * (across + are_stacked) + legend, sum(heights)),
+        height_ratios=heights,
+        layout="constrained",
     )[1]
-    for place, (ax, name) in enumerate(zip(grid.flat, names, strict=False)):
-        is_named = place == (across - 1 if is_wide else 0)
+    for place, (ax, name) in enumerate(zip(grid.flat, levels, strict=False)):
+        is_named = num_classes > NUM_COLOURS or place == (across - 1 if legend else 0)
         subject.named(plot_partial_dependence(subject.model, name, legend=is_named, ax=ax))
         if place % across:
             ax.set_ylabel("")
-    for ax in grid.flat[len(names) :]:
+        if are_upright and place < len(levels) - 1:
+            ax.set_xlabel("")
+    for ax in grid.flat[len(levels) :]:
         ax.set_axis_off()
     return grid.flat[0]

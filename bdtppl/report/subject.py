@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from bdtppl.plotting.axes import name_axis
 from bdtppl.plotting.forecasts import Forecasts
 
 __all__ = ["Subject"]
@@ -69,5 +70,5 @@ class Subject:
         """Call the target by its name on axes that were drawn without it."""
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_label_text() == "target":
-                axis.set_label_text(self.target, parse_math=False)
+                name_axis(axis, self.target)
         return axes
