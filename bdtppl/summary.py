@@ -135,7 +135,9 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
         heading = "Feature importance", "share in what the tree's splits gain"
     return Group(
         facts_view(_hard_facts(summary)),
-        _heading("Most probable tree", f"{best}, {_leaves_in_words(summary['map_leaves'])}"),
+        _heading(
+            "Most probable tree", f"{best}, {counted(summary['map_leaves'], 'leaf', 'leaves')}"
+        ),
         _indented(_indented_rules(summary["map_rules"])),
         _heading(*heading),
         _indented(_shares_view(shares, summary["no_cut"], written)),
@@ -405,7 +407,7 @@ def quantity_in_words(name: str) -> str:
     """
     if name.startswith("prediction_"):
         return f"prediction of row {name.removeprefix('prediction_')}"
-    return "number of leaves" if name == "num_leaves" else name.replace("_", " ")
+    return {"num_leaves": "number of leaves", "sigma": "noise"}.get(name, name.replace("_", " "))
 
 
 def why_no_r_hat(chains: int, draws: int) -> str:
@@ -465,7 +467,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
         used = each["splits_on"]
         trees.add_row(
             _with_error(each),
-            _leaves_in_words(each["leaves"]),
+            counted(each["leaves"], "leaf", "leaves"),
             Text(used if isinstance(used, str) else f"on {', '.join(used)}" if used else ""),
         )
     inclusion = summary["inclusion"]
@@ -594,10 +596,6 @@ def _heading(title: str, remark: str = "") -> Text:
 
 def _indented(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, 2))
-
-
-def _leaves_in_words(count: int) -> str:
-    return "1 leaf" if count == 1 else f"{count:,} leaves"
 
 
 def _counted(count: int, name: str) -> str:

@@ -82,9 +82,6 @@ def compare(
                 fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
             )
         if figure is not None:
-            import matplotlib
-
-            matplotlib.use("Agg")
             from bdtppl.plotting import plot_comparison
 
             plot_comparison(comparison)[0].figure.savefig(figure, dpi=150)

@@ -81,6 +81,7 @@ class Commands(TyperGroup):
     def main(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         """Run a command and exit with its status."""
         options["standalone_mode"] = False
+        os.environ["MPLBACKEND"] = "Agg"  # figures are written, never shown
         try:
             with terminable():
                 args = args and [*map(_with_home, args)]
@@ -201,6 +202,11 @@ def _as_options(message: str) -> str:
     message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)
     message = re.sub(r"\bmax_depth=(\d+)", r"--max-depth \1", message)
     message = re.sub(r"\bfewer features\b", "fewer columns (--drop)", message)
+    message = re.sub(
+        r"(?<=\bRaise )extensions, warmup, draws or thin\b",
+        "--extensions, --warmup, --draws or --thin",
+        message,
+    )
     return re.sub(
         r"(?<!['\w])(max_depth|min_leaf|max_subproblems)(?!['\w])",
         lambda match: "--" + match[0].replace("_", "-"),

@@ -245,6 +245,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
                 raise ValueError(f"--ordered must read as size=S,M,L; got {each!r}.")
             settings.setdefault("ordered", {})[column] = levels.split(",")
     settings["random_state"] = seed
+    page = Path(f"{table.stem}-report.html") if out is None else out / "report.html"
     for doubt in doubts:
         note(doubt)
     with notes_after(), located(file):
@@ -254,7 +255,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
             settings,
             {"table": str(table)},
             out=out,
-            report=_report_path(report, table, out),
+            report=page if report else None,
             quiet=as_json,
         )
     if as_json:
@@ -299,13 +300,6 @@ def _read_parts(
         Target(place.target, task, place.target, reason),
         weights=place.weight,
     )
-
-
-def _report_path(wanted: bool, table: Path, out: Path | None) -> Path | None:
-    """Say where the report goes, if one is wanted."""
-    if not wanted:
-        return None
-    return Path(f"{table.stem}-report.html") if out is None else out / "report.html"
 
 
 def _read_hard(

@@ -226,9 +226,6 @@ def _shares_of_draws(counts: "np.ndarray") -> dict[str, float]:
 
 def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> list[str]:
     """Draw figures into a folder; returns their names."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
     from bdtppl.plotting import plot_tree
@@ -252,12 +249,12 @@ def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> lis
 
 
 def _plot_shares(ax: Any, shares: dict[str, float], name: str) -> None:
-    from bdtppl.plotting.colours import FAINT, class_style
+    from bdtppl.plotting.axes import prepared
+    from bdtppl.plotting.colours import class_style
 
-    ax.bar(list(map(int, shares)), list(shares.values()), color=class_style(0)["facecolor"])
+    prepared(ax).bar(
+        list(map(int, shares)), list(shares.values()), color=class_style(0)["facecolor"]
+    )
     ax.set_xlabel(name)
     ax.set_ylabel("share of the trees drawn")
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.grid(axis="y", color=FAINT, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)

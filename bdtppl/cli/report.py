@@ -42,14 +42,11 @@ def report(
     ] = False,
 ) -> None:
     """Write one self-contained HTML page: model, trees, predictions, diagnostics and warnings."""
-    import matplotlib
-
     from bdtppl.progress import waiting
     from bdtppl.report import write_report
     from bdtppl.storage import load
     from bdtppl.table_files import read_table
 
-    matplotlib.use("Agg")
     path = model / _REPORT if out is None else out
     with notes_after(), refusing(ValueError, OSError):
         fitted = load(model)

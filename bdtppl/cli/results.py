@@ -174,21 +174,13 @@ def _write(model: Any, summary: Mapping[str, Any], problem: ReadProblem, folder:
 def _write_report(model: Any, problem: ReadProblem, path: Path) -> None:
     from bdtppl.report import write_report
 
-    _draw_without_window()
     with waiting("writing the report", shown=True), refusing(OSError):
         write_report(
             model, path, target=problem.target.name, title=problem.title, command=problem.command
         )
 
 
-def _draw_without_window() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-
-
 def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
-    _draw_without_window()
     from matplotlib import pyplot
 
     axes: dict[str, Any]

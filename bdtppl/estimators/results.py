@@ -147,7 +147,7 @@ def of_chains(model: Any) -> Iterator[str]:
             yield (
                 f"The chains disagree about the {quantity}: R-hat is {r_hat:.2f}, and more than "
                 f"{LARGEST_R_HAT} means that they have not run long enough. Do not rely on "
-                f"probabilities of trees."
+                + ("intervals." if model.trees_are == "sums" else "probabilities of trees.")
             )
         elif size < FEWEST_DRAWS:
             yield (

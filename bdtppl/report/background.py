@@ -160,7 +160,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
     if "entropy" in summary:
         size = np.exp(summary["entropy"])
         facts["entropy"] = f"{summary['entropy']:.2f}, as of {_about(size)} equally likely trees"
-    if "expected_leaves" in summary:
+    if "expected_leaves" in summary and model.trees_are != "sums":
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts and not model.posterior_.has_pointwise_likelihood:
         yield Text(

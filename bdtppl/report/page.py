@@ -101,8 +101,9 @@ def _render(subject: Subject, title: str | None) -> str:
         lstrip_blocks=True,
     )
     today = date.today()
+    kind = "sum of trees" if subject.model.trees_are == "sums" else "decision tree"
     return environment.get_template(_TEMPLATE).render(
-        title=title or f"{subject.target}: a Bayesian decision tree",
+        title=title or f"{subject.target}: a Bayesian {kind}",
         subtitle=f"{type(subject.model).__name__}, {subject.summary['rows']:,} rows",
         sections=[
             _in_short(subject),
