@@ -687,6 +687,13 @@ def test_warnings_become_notes(capsys):
     assert capsys.readouterr() == ("", "Note: mind this\nNote: rows are few\n")
 
 
+def test_advice_names_options(capsys):
+    with notes_after():
+        warnings.warn("Raise extensions, warmup, draws or thin.", TableWarning, stacklevel=1)
+    said = "Note: Raise --extensions, --warmup, --draws or --thin.\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_an_error_stands_alone(capsys):
     def warn_and_fail():
         with notes_after():

@@ -1,6 +1,7 @@
 """Figures of predictions: what is drawn is computed again from the posterior, the plain way."""
 
 from functools import partial
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,9 +26,12 @@ from bdtppl import (
 from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DepthDecay, LeafPenalty
+from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.bands import Places, draw_bands
 from bdtppl.plotting.calibration import sum_quantiles
 from bdtppl.plotting.colours import class_style
+from bdtppl.report import predictions
+from bdtppl.report.subject import Subject
 
 
 def steps(num_rows=60, seed=0):
@@ -413,6 +417,44 @@ def test_the_most_extreme_of_many_levels_are_shown():
     assert len(ax.get_yticklabels()) == 20
     assert ax.get_ylabel() == "city (20 of 30 levels)"
     assert labels_that_are_cut(ax) == []
+
+
+@pytest.mark.parametrize("few", [2, 30])
+def test_columns_side_by_side_in_a_report_show_their_means(few, monkeypatch):
+    """Levels that stand one above the other, numbers, and legends of all that is shown."""
+    drawn = []
+    monkeypatch.setattr(predictions, "picture", lambda draw, *_: drawn.append(draw().figure))
+    X, level, names = many_of_all()
+    X |= {"age": np.arange(240.0) % 11, "size": 1e5 * (np.arange(240.0) % 7)}
+    model = GreedyModalTreeClassifier().fit(X, names[level % few])
+    list(predictions.dependences(Subject(model, "where they live and have lived until now")))
+    assert [sum(ax.axison for ax in figure.axes) for figure in drawn] == [3, 1]
+    for figure in drawn:
+        figure.canvas.draw()
+        panels = [ax for ax in figure.axes if ax.axison]
+        assert sum(ax.get_legend() is not None for ax in panels) == (len(panels) if few > 7 else 1)
+        for ax in panels:
+            assert labels_that_are_cut(ax) == []
+            assert all(
+                ax.viewLim.overlaps(each.get_datalim(ax.transData)) for each in ax.collections
+            )
+            assert ax.lines or ax.collections
+
+
+def test_large_ticks_are_written_out():
+    ax = prepared(None, size=(3.0, 2.0))
+    ax.plot([0.0, 1.4e6], [-7e4, 7.045e4])
+    ax.figure.canvas.draw()
+    for axis, some in ((ax.xaxis, "1,000,000"), (ax.yaxis, "\N{MINUS SIGN}50,000")):
+        labels = axis.get_ticklabels()
+        assert some in [text.get_text() for text in labels]
+        assert axis.get_offset_text().get_text() == ""
+    boxes = [text.get_window_extent() for text in ax.get_xticklabels()]
+    assert all(box.x1 < after.x0 for box, after in pairwise(boxes))
+    ax = prepared(None)
+    ax.plot([0.0, 1.0], [1e-9, 2e-9])  # small ones have a power beside
+    ax.figure.canvas.draw()
+    assert ax.yaxis.get_offset_text().get_text() == "1e\N{MINUS SIGN}9"
 
 
 def test_the_lowest_band_of_a_level_does_not_begin_on_the_axis():

@@ -110,6 +110,19 @@ def test_constraints_are_told():
     assert not any("constraints" in line for line in lines_of(constraints=None))
 
 
+def test_a_rule_that_goes_on_in_a_next_line_keeps_its_indent():
+    long = "a" * 70 + " < 1"
+    lines = lines_of(map_rules=f"{long}\n    {long}: yes")
+    assert lines[lines.index(f"  {long}") + 1 :][:2] == [f"      {'a' * 70} <", "      1: yes"]
+
+
+def test_of_many_features_those_that_do_nothing_are_counted():
+    shares = {f"x{place}": 0.4 * (place < 2) for place in range(20)}
+    lines = lines_of(split_inclusion=shares, prior_inclusion=dict.fromkeys(shares, 0.1))
+    assert [line.split()[0] for line in lines[-3:]] == ["x0", "x1", "18"]
+    assert lines[-1] == "  18 more, at most 0.000"
+
+
 def test_chains_that_are_too_short_have_an_unknown_agreement():
     chains = {"chains": 2, "draws": 3, "distinct_trees": 6}
     lines = lines_of(**chains, largest_r_hat=None, least_ess=None)
