@@ -23,6 +23,7 @@ __all__ = [
     "interval_in_words",
     "prior_view",
     "quantity_in_words",
+    "size_in_words",
     "structures_view",
     "summarised",
     "summary_view",
@@ -263,7 +264,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     if "expected_leaves" in summary:
         facts["expected leaves"] = f"{summary['expected_leaves']:.2f}"
     if "entropy" in summary:
-        facts["entropy"] = f"{summary['entropy']:.2f}, as of {_size(summary['entropy'])}"
+        facts["entropy"] = f"{summary['entropy']:.2f}, as of {size_in_words(summary['entropy'])}"
     if "trees" in summary:
         facts["trees found"] = f"{summary['trees']:,}"
     return facts
@@ -448,7 +449,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
             "entropy": "unknown"
             if summary["entropy"] is None
             else f"{summary['entropy']:.2f} ({summary['entropy_is']}), as of "
-            f"{_size(summary['entropy'])}",
+            f"{size_in_words(summary['entropy'])}",
         }
         best = f"Most probable {several}", "probability, with its Monte Carlo error if any"
         alike = "the tree whose leaves part rows most like all trees"
@@ -543,7 +544,14 @@ def _cut_points(summary: Mapping[str, Any]) -> str:
     return f"between at most {summary['bins']} {kind}bins a feature"
 
 
-def _size(entropy: float) -> str:
+def size_in_words(entropy: float) -> str:
+    """Write an entropy as the number of equally likely trees that have it.
+
+    Examples
+    --------
+    >>> size_in_words(0.0)
+    '1 equally likely trees'
+    """
     size = math.exp(entropy)
     few_digits = 3 <= math.log10(max(size, 1)) < 6
     return f"{size:,.0f} equally likely trees" if few_digits else f"{size:.3g} equally likely trees"

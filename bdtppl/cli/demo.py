@@ -46,15 +46,10 @@ def demo(
     summaries = {}
     for name, inference, problem, settings in _problems():
         folder, facts = out / name, {"table": f"{name}.csv"}
+        page = folder / "report.html"
         with notes_after():
             summaries[name] = report_fit(
-                problem,
-                inference,
-                settings,
-                facts,
-                out=folder,
-                report=folder / "report.html",
-                quiet=as_json,
+                problem, inference, settings, facts, out=folder, report=page, quiet=as_json
             )
         _write_table(folder, f"{name}.csv", problem)
         if not as_json:
@@ -98,13 +93,7 @@ def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
             _demo_columns(_DIABETES_COLUMNS, diabetes.data),
             progression,
         ),
-        {
-            "prior": DepthDecay(0.95, 1.0),
-            "bins": 5,
-            "max_depth": 3,
-            "min_leaf": 10,
-            "random_state": 0,
-        },
+        {"prior": DepthDecay(), "bins": 5, "max_depth": 3, "min_leaf": 10, "random_state": 0},
     )
     X, y = make_cgm(random_state=0)
     yield (

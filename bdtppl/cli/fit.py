@@ -141,17 +141,9 @@ def make_fit() -> Any:
         ] = 0,
         **given: Any,
     ) -> None:
+        line = shlex.join(["bdtppl", "fit", *context.meta[ARGUMENTS]])
         place = _ParameterPlace(
-            table,
-            target,
-            task,
-            tuple(drop or ()),
-            tuple(ordered or ()),
-            weight,
-            out,
-            report,
-            as_json,
-            shlex.join(["bdtppl", "fit", *context.meta[ARGUMENTS]]),
+            table, target, task, drop or [], ordered or [], weight, out, report, as_json, line
         )
         given |= {"prior": prior, "prior_file": prior_file, "leaf": leaf}
         with using_workers(n_jobs, dask):
@@ -169,8 +161,8 @@ class _ParameterPlace(NamedTuple):
     table: Path
     target: str
     task: Literal["classification", "regression"] | None
-    drop: tuple[str, ...]
-    ordered: tuple[str, ...]
+    drop: list[str]
+    ordered: list[str]
     weight: str | None
     out: Path | None
     report: bool
@@ -246,17 +238,12 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
             settings.setdefault("ordered", {})[column] = levels.split(",")
     settings["random_state"] = seed
     page = Path(f"{table.stem}-report.html") if out is None else out / "report.html"
+    page = page if report else None
     for doubt in doubts:
         note(doubt)
     with notes_after(), located(file):
         summary = report_fit(
-            problem,
-            inference,
-            settings,
-            {"table": str(table)},
-            out=out,
-            report=page if report else None,
-            quiet=as_json,
+            problem, inference, settings, {"table": str(table)}, out=out, report=page, quiet=as_json
         )
     if as_json:
         say_json(summary)

@@ -130,18 +130,13 @@ def _model_in(args: list[str]) -> str | None:
     return None
 
 
-def trees_are(inference: str) -> str:
-    """Kind of the trees of an inference (`bdtppl.estimators.results.Results`)."""
-    return _kind_of_trees(all_inferences()[inference])
-
-
 def _kind_of_trees(classes: Mapping[str, Any]) -> str:
     return next(iter(classes.values())).trees_are
 
 
 def is_hard(inference: str) -> bool:
     """Whether an inference is over single hard trees."""
-    return trees_are(inference) == "hard"
+    return _kind_of_trees(all_inferences()[inference]) == "hard"
 
 
 def fit_options() -> dict[str, FitOption]:

@@ -125,6 +125,8 @@ def report_fit(
         _write_report(model, problem, report)
     if quiet:
         return summary
+    if model.trees_are == "sums":
+        say("\nA sum of trees has no tree to read: --model exact has one.")
     saved = {"folder": str(out), "files": ", ".join(names)} if names else {}
     if report is not None:
         saved["report"] = str(report)

@@ -104,8 +104,7 @@ def leaf_forms() -> str:
     """List the leaf families with their settings, for a help text."""
     families = _leaf_choices("classification") | _leaf_choices("regression")
     return "; ".join(
-        f"{name}, with {_options_listed(family.parameter_support)}"
-        for name, family in families.items()
+        f"{name}, with {', '.join(family.parameter_support)}" for name, family in families.items()
     )
 
 
@@ -121,14 +120,14 @@ def _parse(
 ) -> tuple[str, dict[str, Any]]:
     name, _, arguments = text.partition(":")
     if name not in known:
-        raise ValueError(f"{option}: {name!r} is not known; it may be {_options_listed(known)}.")
+        raise ValueError(f"{option}: {name!r} is not known; it may be {', '.join(known)}.")
     values: dict[str, Any] = {}
     for argument in arguments.split(",") if arguments else ():
         key, is_given, value = (part.strip() for part in argument.partition("="))
         key = key.replace("-", "_")
         if key not in known[name]:
             raise ValueError(
-                f"{option}: {name} has no {key!r}; it has {_options_listed(known[name])}, written "
+                f"{option}: {name} has no {key!r}; it has {', '.join(known[name])}, written "
                 f"{name}:{next(iter(known[name]))}=..."
             )
         if not is_given or key in values:
@@ -145,7 +144,3 @@ def _read_text(text: str, kind: type, what: str) -> Any:
     raise ValueError(
         f"{what} must be a {'whole' if kind is int else 'finite'} number; got {text!r}."
     )
-
-
-def _options_listed(names: Any) -> str:
-    return ", ".join(names)

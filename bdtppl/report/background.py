@@ -19,7 +19,7 @@ from bdtppl.report.words import (
     prior_in_words,
     soft_model_in_words,
 )
-from bdtppl.summary import evidence_in_words
+from bdtppl.summary import evidence_in_words, size_in_words
 
 __all__ = ["assumptions", "data", "evidence"]
 
@@ -158,8 +158,8 @@ def evidence(subject: Subject) -> Iterator[Block]:
             f"lower bound {summary['lower_bound']:.3f}"
         )
     if "entropy" in summary:
-        size = np.exp(summary["entropy"])
-        facts["entropy"] = f"{summary['entropy']:.2f}, as of {_about(size)} equally likely trees"
+        size = size_in_words(summary["entropy"])
+        facts["entropy"] = f"{summary['entropy']:.2f}, as of {size}"
     if "expected_leaves" in summary and model.trees_are != "sums":
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts and not model.posterior_.has_pointwise_likelihood:
@@ -199,10 +199,6 @@ def evidence(subject: Subject) -> Iterator[Block]:
             f"curve says that the choice matters little; a peak far from the dashed line says "
             f"that the data would have it otherwise.",
         )
-
-
-def _about(count: float) -> str:
-    return f"{count:,.0f}" if 10 <= count < 1e6 else f"{count:.3g}"
 
 
 def _swept(model: Any) -> str | None:
