@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["name_axis", "name_entries", "prepared", "room_of", "shortened", "write_out_ticks"]
 
-_LETTERS = {"x": 12, "y": 13}  # an inch of axes that a label may have, which also has their margins
+_LETTERS = {"x": 12, "y": 15}  # an inch of axes that a label may have, which also has their margins
 _LARGE = 1e4  # from which on numbers take much room
 _TICKS_OF_THEM = 1.3  # an inch
 

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.tree import route
+from bdtppl.models.wording import counted
 from bdtppl.plotting.axes import name_entries, prepared
 from bdtppl.plotting.bands import (
     LEVELS_SHOWN,
@@ -239,7 +240,7 @@ def _draw_class_curves(
     said = [*(names[place] for place in places_of), f"{percent(level)} band"]
     if len(places_of) < len(names):
         handles.append(Line2D([], [], linewidth=0))
-        said.append(f"{len(names) - len(places_of)} others move less")
+        said.append(counted(len(names) - len(places_of), "other moves less", "others move less"))
     name_entries(
         ax,
         handles,
