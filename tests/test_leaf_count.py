@@ -358,8 +358,6 @@ def test_what_takes_other_priors_says_so():
     with pytest.raises(ValueError, match="takes priors that weigh the number of leaves"):
         LeafCountPosterior(grammar, LeafPenalty(), leaf, y)
     assert type(exact_posterior(grammar, LeafPenalty(), leaf, y)) is ExactPosterior
-    with pytest.raises(ValueError, match="Single paths"):
-        exact_posterior(grammar, Pinball(), leaf, y).sample_paths(ep.key(0), design.matrix, 2)
 
 
 def test_a_table_that_is_too_large_is_refused_with_advice():

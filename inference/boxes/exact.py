@@ -388,10 +388,6 @@ class BoxPosterior(ExactTrees):
             mean = mean[:, 0]
         return BoxMixture(self.leaf, mean, codes, lambda: self.leaves)
 
-    def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
-        """Draw predictions, each from a tree of its own, [num_draws, m]."""
-        return self.predictive(matrix).sample(rng_key, num_draws)
-
     @property
     def size(self) -> dict[str, int]:
         """Numbers of what was summed over, by name."""

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.draws import draw_targets
 from bdtppl.inference.exact_trees import ExactTrees
 from bdtppl.inference.hard.posterior import RankedTrees
 from bdtppl.inference.pcfg.chart import Chart, chart_for
@@ -38,7 +37,6 @@ from bdtppl.inference.pcfg.sampling import (
     Derivations,
     choice_probabilities,
     sample_derivations,
-    sample_paths,
 )
 from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.models.arrays.bitsets import unpack
@@ -475,21 +473,6 @@ class ExactPosterior(ExactTrees):
         """Exact posterior predictive at new rows [m, d], without sampling."""
         codes = self.grammar.design.encode(matrix)
         return ChartMixture(self.leaf, self.statistics, self._paths, matrix, codes)
-
-    @in_float64
-    def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
-        """Draw predictions by single root-to-leaf paths (Algorithm 1), [num_draws, m].
-
-        Every draw and row has its own path, and so its own tree: this is correct for marginal
-        predictions, and cheaper than whole trees.
-        """
-        key_path, key_target = jax.random.split(rng_key)
-        codes = self.grammar.design.encode(matrix)
-        sides = jax.tree.map(lambda a: padded(a, len(self.chart.left)), self._sides)
-        node = sample_paths(
-            self.chart, self._choices, sides, key_path, jnp.asarray(matrix), codes, num_draws
-        )
-        return draw_targets(key_target, self.leaf, self.statistics[np.asarray(node)])
 
 
 def _key_of(pytree: Any) -> tuple:

@@ -307,19 +307,6 @@ class LeafCountPosterior(ExactPosterior):
             self._slot_nodes(derivations),
         )
 
-    def sample_paths(self, rng_key: jax.Array, matrix: np.ndarray, num_draws: int) -> np.ndarray:
-        """Raise an error: there are no single paths under a prior on the number of leaves.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        raise ValueError(
-            "Single paths are not drawn under a prior on the number of leaves: draw whole trees "
-            "with sample, or use predictive."
-        )
-
 
 class _BestTrees:
     """Follows the best choices down from the root."""

@@ -1,4 +1,4 @@
-"""Independent draws from the exact posterior: whole trees and single root-to-leaf paths.
+"""Independent draws from the exact posterior.
 
 Once the chart is scored, a tree is drawn from the root down: a node stops, or uses a production,
 with the probabilities of Sullivan et al. 2023, equations 15 and 16. A draw's queue of nodes is the
@@ -20,7 +20,6 @@ from jax import lax
 
 from bdtppl.inference.pcfg.chart import Chart, ChartBlock, block_of, take
 from bdtppl.inference.pcfg.passes import log_stops, log_terms, rule_weights
-from bdtppl.inference.pcfg.sides import Sides
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads, num_threads
@@ -33,7 +32,6 @@ __all__ = [
     "draw_production",
     "sample_chunk",
     "sample_derivations",
-    "sample_paths",
 ]
 
 _DRAWS_PER_KEY = 512  # draws that share a key
@@ -275,52 +273,3 @@ def sample_derivations(
 
     # A compiled call holds no interpreter lock, so chunks run side by side.
     return in_threads(draw, range(-(-num_draws // size)), most=workers)
-
-
-@partial(jax.jit, static_argnames="num_draws")
-def sample_paths(
-    chart: Chart,
-    choices: ChartChoices,
-    sides: Sides,
-    rng_key: jax.Array,
-    rows: jax.Array,
-    codes: jax.Array,
-    num_draws: int,
-) -> jax.Array:
-    """Draw root-to-leaf paths of queries without their trees (Algorithm 1).
-
-    Parameters
-    ----------
-    chart, choices
-        A scored chart.
-    sides
-        Where productions send rows.
-    rng_key
-        Key.
-    rows, codes
-        float64 and int32 [m, d]; values and codes of the queries.
-    num_draws
-        Paths per query.
-
-    Returns
-    -------
-    jax.Array
-        int32 [num_draws, m]; subproblem at the end of each path.
-    """
-    query = jnp.broadcast_to(jnp.arange(len(rows)), (num_draws, len(rows))).reshape(-1)
-
-    def step(state):
-        i, node, done = state
-        key_choice, key_side = jax.random.split(jax.random.fold_in(rng_key, i))
-        uniform = jax.random.uniform(key_choice, node.shape)
-        stops, used = draw_production(chart, choices, node, jnp.zeros_like(node) + i, uniform)
-        feature = sides.feature[used]
-        share = sides.left_share(jnp, used, rows[query, feature], codes[query, feature])
-        goes_left = jax.random.uniform(key_side, node.shape) < share
-        child = jnp.where(goes_left, chart.left[used], chart.right[used])
-        done = done | stops
-        return i + 1, jnp.where(done, node, child), done
-
-    start = (jnp.int32(0), jnp.zeros_like(query) + chart.root, jnp.zeros_like(query, bool))
-    _, node, _ = lax.while_loop(lambda state: ~state[2].all(), step, start)
-    return node.reshape(num_draws, len(rows))

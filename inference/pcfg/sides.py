@@ -5,7 +5,6 @@ stands for all cuts inside the gap, unless each cut is a separate production. Tr
 outside the gap, but a new row may lie between its cuts, and then goes left under some of them.
 """
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,30 +59,6 @@ class Sides(NamedTuple):
     def least(self) -> np.ndarray:
         """Least code that each production sends left: -1 if missing values go there; int32."""
         return -self.missing_left.astype(np.int32)
-
-    def left_share(self, xp: ModuleType, production: Any, value: Any, code: Any) -> Any:
-        """Share of the production's rules that send a row left.
-
-        Parameters
-        ----------
-        xp
-            Array namespace, `numpy` or `jax.numpy`.
-        production
-            int [...]; productions.
-        value, code
-            float64 and int32 [...]; the row's value and code of the production's feature.
-
-        Returns
-        -------
-        array
-            float64 [...], between 0 and 1.
-        """
-        if self.num_cuts is None:
-            share = (value < self.threshold[production]) * 1.0
-        else:
-            low, num_cuts = self.low[production], self.num_cuts[production]
-            share = xp.clip(low + num_cuts - xp.maximum(code, low), 0, num_cuts) / num_cuts
-        return xp.where(xp.isnan(value), self.missing_left[production] * 1.0, share)
 
     def rule_threshold(self, design: Any, production: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Threshold of one rule of each production, float64 [...].
