@@ -9,6 +9,7 @@ import numpy as np
 from bdtppl.inference.boxes.recursion import Expansion, Recursion
 from bdtppl.inference.boxes.tables import PriorTables
 from bdtppl.inference.hard.ranking import STOP, Candidate, ranked_trees
+from bdtppl.inference.hard.shapes import heap_order
 from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import Leaf
@@ -46,8 +47,6 @@ class _Pages:
     def __init__(self, recursion: Recursion, num_trees: int):
         self.recursion = recursion
         slots = 2 ** (recursion.space.num_levels + 1) - 1
-        self.is_used = np.zeros((num_trees, slots), bool)
-        self.is_used[:, 0] = True
         self.splits = Tree.unused(np.ones(num_trees), slots).splits
         self.statistics = np.zeros((num_trees, slots, recursion.histograms.num_values))
         self.log_joint, self.log_likelihood = np.zeros((2, num_trees))
@@ -73,7 +72,6 @@ class _Pages:
         self.statistics[trees, slots] = box.statistics
         left = box.left_statistics[entries]
         for side, values in ((1, left), (2, box.statistics - left)):
-            self.is_used[trees, 2 * slots + side] = True
             self.statistics[trees, 2 * slots + side] = values
         np.add.at(self.log_joint, trees, rules.rule[entries])
         np.multiply.at(self.num_cuts, trees, rules.num_cuts[entries])
@@ -88,18 +86,10 @@ class _Pages:
 
     def written(self, num_skipped: int) -> WrittenTrees:
         """Close the ranks of used slots; the first statistics are left out."""
-        num_nodes = self.is_used.sum(axis=1)
-        trees = Tree.unused(num_nodes, int(num_nodes.max()))
-        tree, old = np.nonzero(self.is_used)
-        new = np.cumsum(self.is_used, axis=1)[tree, old] - 1
-        is_split = self.splits.feature >= 0
-        number = np.cumsum(is_split, axis=1)[tree, old] - 1
-        for array, values in zip(trees.splits, self.splits, strict=True):
-            array[tree, new] = values[tree, old]
-        for array, side in ((trees.left, 1), (trees.right, 2)):
-            array[tree, new] = np.where(is_split[tree, old], 2 * number + side, 0)
-        statistics = np.zeros((*trees.feature.shape, self.statistics.shape[2] - num_skipped))
-        statistics[tree, new] = self.statistics[tree, old, num_skipped:]
+        order = heap_order(self.splits.feature[:, : self.splits.feature.shape[1] // 2] >= 0)
+        trees = Tree.breadth_first(*(np.take_along_axis(own, order, axis=1) for own in self.splits))
+        kept = self.statistics[..., num_skipped:]
+        statistics = np.take_along_axis(kept, order[..., None], axis=1)
         return WrittenTrees(trees, statistics, self.log_joint, self.log_likelihood, self.num_cuts)
 
 

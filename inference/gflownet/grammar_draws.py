@@ -13,7 +13,7 @@ from jax import lax
 
 from bdtppl.inference.gflownet.grammar import Amortised, FlowChoices, FlowProblem, choices
 from bdtppl.inference.gflownet.grammar_network import Flow
-from bdtppl.inference.hard.shapes import LEAF, Shape
+from bdtppl.inference.hard.shapes import LEAF, Shape, heap_order
 from bdtppl.models.hard.packed_model import children
 
 __all__ = [
@@ -180,25 +180,9 @@ def follow_trees(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[He
 
 def from_heap(rule: np.ndarray) -> Shape:
     """Convert heaps of rules [b, 2^D - 1] to structures; slots in use come first."""
-    slot = np.arange(2 * rule.shape[1] + 1)
-    is_split = rule != LEAF
-    is_used = np.concatenate(
-        [np.ones((len(rule), 1), bool), np.repeat(is_split, 2, axis=1)], axis=1
-    )
-    number, size = np.cumsum(is_used, axis=1) - 1, is_used.sum(axis=1).astype(np.int32)
-    order = np.argsort(~is_used, axis=1, kind="stable")[:, : size.max()]
-    leaves = np.full((len(rule), len(slot) - rule.shape[1]), LEAF)
-    left = np.pad(np.where(is_split, number[:, 1::2], 0), ((0, 0), (0, leaves.shape[1])))
-    parent = number[:, np.maximum(slot - 1, 0) // 2]
-    depth = np.broadcast_to(np.log2(slot + 1).astype(int)[None], is_used.shape)
-    in_use = np.take_along_axis(is_used, order, axis=1)
-
-    def taken(values, unused):
-        return np.where(in_use, np.take_along_axis(values, order, axis=1), unused)
-
-    rules = np.concatenate([rule, leaves], axis=1)
-    left, parent, depth = (taken(array, 0) for array in (left, parent, depth))
-    return Shape.of(taken(rules, LEAF), left, parent, depth, size)
+    leaves = np.full((len(rule), rule.shape[1] + 1), LEAF)
+    every = np.concatenate([rule, leaves], axis=1)
+    return Shape.breadth_first(np.take_along_axis(every, heap_order(rule != LEAF), axis=1))
 
 
 def as_heap(shape: Shape, max_depth: int) -> np.ndarray:

@@ -18,6 +18,7 @@ __all__ = [
     "branched",
     "cut_back",
     "grown",
+    "heap_order",
     "places",
     "pruned",
     "roots",
@@ -52,9 +53,17 @@ class Shape(NamedTuple):
     size: Any
 
     @classmethod
-    def of(cls, rule: Any, left: Any, parent: Any, depth: Any, size: Any) -> "Shape":
-        """Join arrays [b, k]."""
-        return cls(np.stack([rule, left, parent, depth], axis=-1).astype(np.int32), size)
+    def breadth_first(cls, rule: np.ndarray) -> "Shape":
+        """Lay out rules, int [b, k]: the j-th split has its children in 2 j + 1 and 2 j + 2."""
+        is_split = rule != LEAF
+        left = np.where(is_split, 2 * np.cumsum(is_split, axis=1) - 1, 0)
+        parent, depth = np.zeros((2, *rule.shape), np.int32)
+        for slot in range(rule.shape[1]):
+            tree = np.flatnonzero(is_split[:, slot])
+            for child in (left[tree, slot], left[tree, slot] + 1):
+                parent[tree, child], depth[tree, child] = slot, depth[tree, slot] + 1
+        nodes = np.stack([rule, left, parent, depth], axis=-1).astype(np.int32)
+        return cls(nodes, (1 + 2 * is_split.sum(axis=1)).astype(np.int32))
 
     @property
     def rule(self) -> Any:
@@ -102,6 +111,19 @@ class Shape(NamedTuple):
         is_leaf = self.is_leaf
         both = is_leaf & jnp.roll(is_leaf, -1, axis=1)  # of a left child and the slot after it
         return self.is_split & jnp.take_along_axis(both, self.left, axis=1)
+
+
+def heap_order(is_split: np.ndarray) -> np.ndarray:
+    """List the slots of heaps that are in use, breadth first, int [b, k]; unused ones come last.
+
+    Parameters
+    ----------
+    is_split
+        bool [b, 2^D - 1]; splits of heaps, whose slot i has the children 2 i + 1 and 2 i + 2.
+    """
+    is_used = np.insert(np.repeat(is_split, 2, axis=1), 0, True, axis=1)
+    order = np.argsort(~is_used, axis=1, kind="stable")
+    return order[:, : is_used.sum(axis=1).max()]
 
 
 def places(shape: Shape) -> jax.Array:

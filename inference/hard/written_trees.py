@@ -123,13 +123,11 @@ def as_shape(model: PackedModel, design: Design, trees: Tree, capacity: int) -> 
             f"{design.num_features - 1}."
         )
     number = model.rule_numbers()
-    shape = len(trees.num_nodes), capacity
-    rule = np.full(shape, LEAF)
-    left, parent, depth = (np.zeros(shape, np.int32) for _ in range(3))
+    rule = np.full((len(trees.num_nodes), capacity), LEAF)
     is_gaps = model.prior.rules == "gaps"
     for m in range(len(trees.num_nodes)):
-        _enter(design, trees[m], is_gaps, number, rule[m], left[m], parent[m], depth[m])
-    return Shape.of(rule, left, parent, depth, np.asarray(trees.num_nodes, np.int32))
+        _enter(design, trees[m], is_gaps, number, rule[m])
+    return Shape.breadth_first(rule)
 
 
 def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
@@ -144,9 +142,9 @@ def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
     )
 
 
-def _enter(design: Design, tree: Tree, is_gaps, number, rule, left, parent, depth) -> None:
-    """Write one tree into rows of a `Shape`, its children in the order of their parents."""
-    end, matrix = 1, design.matrix
+def _enter(design: Design, tree: Tree, is_gaps, number, rule) -> None:
+    """Write the rules of one tree, breadth first."""
+    matrix = design.matrix
     queue = [(0, design.weights > 0)]  # slots of the tree, and the rows in them
     for slot, (at, inside) in enumerate(queue):
         feature = int(tree.feature[at])
@@ -165,9 +163,6 @@ def _enter(design: Design, tree: Tree, is_gaps, number, rule, left, parent, dept
             cuts = design.cut_threshold[start + first + 1 : start + last + 1]
             code = first + (0 if is_gaps else np.abs(cuts - threshold).argmin())
         side = tree.split(at).goes_left(np.nan)
-        rule[slot], left[slot] = number[split_number(start + code, side)], end
+        rule[slot] = number[split_number(start + code, side)]
         goes_left = inside & np.where(missing, side, codes <= code)
-        for child, rows in ((tree.left[at], goes_left), (tree.right[at], inside & ~goes_left)):
-            parent[end], depth[end] = slot, depth[slot] + 1
-            queue.append((int(child), rows))
-            end += 1
+        queue += [(int(tree.left[at]), goes_left), (int(tree.right[at]), inside & ~goes_left)]

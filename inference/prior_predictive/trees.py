@@ -303,23 +303,11 @@ def _trees(model: PackedModel) -> Iterator[tuple[float, Nested]]:
 
 def laid_out(trees: Sequence[Nested]) -> Shape:
     """Lay trees out as arrays, breadth first."""
-    laid = [_slots(tree) for tree in trees]
-    sizes = np.array([len(slots) for slots in laid], np.int32)
-    nodes = np.zeros((len(trees), sizes.max(), 4), np.int32)
-    nodes[..., 0] = LEAF
-    for row, slots in zip(nodes, laid, strict=True):
-        row[: len(slots)] = slots
-    return Shape(nodes, sizes)
-
-
-def _slots(tree: Nested) -> list[tuple[int, int, int, int]]:
-    """Rule, left child, parent and depth of each slot of one tree."""
-    queue, slots = [(tree, 0, 0)], []
-    for slot, (node, parent, depth) in enumerate(queue):
-        if node is None:
-            slots.append((LEAF, 0, parent, depth))
-            continue
-        rule, left, right = node
-        slots.append((rule, len(queue), parent, depth))
-        queue += [(left, slot, depth + 1), (right, slot, depth + 1)]
-    return slots
+    queues: list[list[Nested]] = [[tree] for tree in trees]
+    for queue in queues:
+        for node in queue:
+            queue += [] if node is None else node[1:]
+    rule = np.full((len(trees), max(map(len, queues))), LEAF)
+    for row, queue in zip(rule, queues, strict=True):
+        row[: len(queue)] = [LEAF if node is None else node[0] for node in queue]
+    return Shape.breadth_first(rule)

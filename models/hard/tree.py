@@ -159,6 +159,16 @@ class Tree:
         arrays = (np.full((len(num_nodes), capacity), each) for each in _EMPTY_SLOT.values())
         return cls(*arrays, num_nodes=num_nodes.astype(np.int32))
 
+    @classmethod
+    def breadth_first(
+        cls, feature: np.ndarray, threshold: np.ndarray, missing_left: np.ndarray
+    ) -> "Tree":
+        """Lay out splits [..., k]: the j-th one has its children in slots 2 j + 1 and 2 j + 2."""
+        is_split = feature >= 0
+        left = np.where(is_split, 2 * np.cumsum(is_split, axis=-1) - 1, 0).astype(np.int32)
+        num_nodes = np.asarray(1 + 2 * is_split.sum(axis=-1), np.int32)
+        return cls(feature, threshold, missing_left, left, left + is_split, num_nodes)
+
     def put(self, start: int, batch: "Tree") -> None:
         """Write a batch [b] of at most this capacity into the trees from ``start`` on."""
         rows = slice(start, start + len(batch.num_nodes))
@@ -195,22 +205,16 @@ class Tree:
         >>> int(stump.num_leaves), int(stump.depth)
         (2, 1)
         """
-        queue = [nested]
-        rows = []
-        for node in queue:
+        nodes = [nested]
+        for node in nodes:
             _require_node(node)
-            rows.append({**_EMPTY_SLOT, **node})
-            if node:
-                rows[-1] |= {"left": len(queue), "right": len(queue) + 1}
-                queue += [node["left"], node["right"]]
-        capacity = len(rows) if capacity is None else capacity
-        if capacity < len(rows):
-            raise ValueError(f"The tree has {len(rows)} nodes; capacity {capacity} is too small.")
-        rows += [_EMPTY_SLOT] * (capacity - len(rows))
-        arrays = (
-            np.array([row[name] for row in rows], _EMPTY_SLOT[name].dtype) for name in _EMPTY_SLOT
-        )
-        return cls(*arrays, num_nodes=np.asarray(len(queue), np.int32))
+            nodes += [node["left"], node["right"]] if node else []
+        capacity = len(nodes) if capacity is None else capacity
+        if capacity < len(nodes):
+            raise ValueError(f"The tree has {len(nodes)} nodes; capacity {capacity} is too small.")
+        rows = [_EMPTY_SLOT | node for node in nodes] + [_EMPTY_SLOT] * (capacity - len(nodes))
+        arrays = (np.array([row[n] for row in rows], _EMPTY_SLOT[n].dtype) for n in Split._fields)
+        return cls.breadth_first(*arrays)
 
     @classmethod
     def from_sklearn(cls, fitted: Any) -> "Tree":
