@@ -22,10 +22,9 @@ from bdtppl.inference.hard.shapes import (
     with_capacity,
 )
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
-from bdtppl.models.hard.asked_trees import is_allowed
-from bdtppl.models.hard.monotone import expected_target, is_monotone
-from bdtppl.models.hard.node_scores import NodeTerms, leaf_statistics, node_terms
-from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
+from bdtppl.models.hard.log_joint import is_possible
+from bdtppl.models.hard.node_scores import NodeTerms, node_terms
+from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.prior_kinds import TreeShape, log_tree, weighs
 
 __all__ = [
@@ -132,33 +131,18 @@ def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array)
     """Join trees with the rows and scores of their nodes, and sum these up."""
     state = State(shape, rows, scores, shape.size, shape.size)
     log_prior = jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1)
-    if weighs(model.prior) != "nodes":
-        feature = model.feature[jnp.maximum(shape.rule, 0)]
+    if weighs(model.prior) != "nodes" or model.binds_trees:
+        feature = jnp.where(shape.is_split, model.feature[jnp.maximum(shape.rule, 0)], -1)
         sides = shape.left, shape.left + 1
         trees = TreeShape(shape.is_leaf, shape.is_split, *sides, feature, shape.depth)
-        log_prior += jax.vmap(partial(log_tree, model.prior))(trees)
-    if model.binds_trees:
-        log_prior = jnp.where(_is_allowed(model, shape, rows), log_prior, -jnp.inf)
+        log_prior += jax.vmap(lambda tree: jnp.asarray(log_tree(model.prior, tree), float))(trees)
+        if model.binds_trees:
+            allowed = jax.vmap(partial(is_possible, model))(trees, rows, shape.rule)
+            log_prior = jnp.where(allowed, log_prior, -jnp.inf)
     return state._replace(
         log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
-
-
-def _is_allowed(model: PackedModel, shape: Shape, rows: jax.Array) -> jax.Array:
-    """Whether trees are monotone where they must be, and functions allow them; bool [b]."""
-    flat, rule = rows.reshape(-1, rows.shape[-1]), jnp.maximum(shape.rule, 0)
-    threshold = thresholds(model, flat, rule.ravel()).reshape(rule.shape)
-    feature = jnp.where(shape.is_split, model.feature[rule], -1)
-    sides = shape.left, shape.left + 1
-    trees = TreeShape(shape.is_leaf, shape.is_split, *sides, feature, shape.depth, threshold)
-    allowed = jax.vmap(partial(is_allowed, model.allows_path, model.allows_tree))(trees)
-    if model.directions is not None:
-        mean = expected_target(model.leaf, leaf_statistics(model, flat)).reshape(rule.shape)
-        of_each = jax.vmap(is_monotone, (None, 0, 0, 0, 0, 0, 0))
-        tree = feature, threshold, *sides, shape.is_leaf, mean
-        allowed &= of_each(model.directions, *tree)
-    return allowed
 
 
 def resized(

@@ -21,7 +21,7 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import TreeShape, log_tree
 
-__all__ = ["LogJoint", "log_joint"]
+__all__ = ["LogJoint", "is_possible", "log_joint"]
 
 
 class LogJoint(NamedTuple):
@@ -138,13 +138,21 @@ def _score_tree(tree, table: _Table, model: PackedModel):
     log_prior += log_tree(model.prior, shape)
     log_likelihood = jnp.where(is_leaf, terms.leaf_score, 0.0).sum()
     if model.binds_trees:
-        cut = thresholds(model, rows, jnp.maximum(rule, 0))
-        whole = shape._replace(threshold=cut)
-        is_known &= is_allowed(model.allows_path, model.allows_tree, whole)
+        is_known &= is_possible(model, shape, rows, rule)
+    return jnp.where(is_known, log_prior + log_likelihood, -jnp.inf), log_likelihood
+
+
+def is_possible(model: PackedModel, tree: TreeShape, rows: jax.Array, rule: jax.Array) -> jax.Array:
+    """Whether one tree is monotone where it must be, and functions allow it.
+
+    The tree comes without thresholds, with the rows [k, W] and the rule [k] of each slot.
+    """
+    tree = tree._replace(threshold=thresholds(model, rows, jnp.maximum(rule, 0)))
+    allowed = is_allowed(model.allows_path, model.allows_tree, tree)
     if model.directions is not None:
         mean = expected_target(model.leaf, leaf_statistics(model, rows))
-        is_known &= is_monotone(model.directions, feature, cut, left, right, is_leaf, mean)
-    return jnp.where(is_known, log_prior + log_likelihood, -jnp.inf), log_likelihood
+        allowed &= is_monotone(model.directions, tree, mean)
+    return allowed
 
 
 def _rules(splits: Split, on_left, codes, table: _Table, model: PackedModel):

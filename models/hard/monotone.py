@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.models.leaf import Leaf
+from bdtppl.models.prior_kinds import TreeShape
 
 __all__ = ["expected_target", "is_monotone"]
 
@@ -25,55 +26,44 @@ def expected_target(leaf: Leaf, statistics: Any) -> jax.Array:
     return mean @ jnp.arange(mean.shape[-1], dtype=mean.dtype)
 
 
-def _boxes(feature, threshold, left, right, num_features: int):
+def _boxes(tree: TreeShape, num_features: int):
     """Boxes of the nodes of one tree, (low, high) float64 [k, d], by x < threshold."""
 
     def hand_down(slot, boxes):
         low, high = boxes
-        at, cut = jnp.maximum(feature[slot], 0), threshold[slot]
+        at, cut = jnp.maximum(tree.feature[slot], 0), tree.threshold[slot]
         own_low, own_high = low[slot], high[slot]
-        is_split = feature[slot] >= 0
         sides = (
-            (left[slot], own_low, own_high.at[at].min(cut)),
-            (right[slot], own_low.at[at].max(cut), own_high),
+            (tree.left[slot], own_low, own_high.at[at].min(cut)),
+            (tree.right[slot], own_low.at[at].max(cut), own_high),
         )
         for child, child_low, child_high in sides:
-            place = jnp.where(is_split, child, len(low))
+            place = jnp.where(tree.is_split[slot], child, len(low))
             low = low.at[place].set(child_low, mode="drop")
             high = high.at[place].set(child_high, mode="drop")
         return low, high
 
-    ends = jnp.full((len(feature), num_features), jnp.inf)
-    return lax.fori_loop(0, len(feature), hand_down, (-ends, ends))
+    ends = jnp.full((len(tree.feature), num_features), jnp.inf)
+    return lax.fori_loop(0, len(tree.feature), hand_down, (-ends, ends))
 
 
-def is_monotone(
-    direction: jax.Array,
-    feature: jax.Array,
-    threshold: jax.Array,
-    left: jax.Array,
-    right: jax.Array,
-    is_leaf: jax.Array,
-    mean: jax.Array,
-) -> jax.Array:
+def is_monotone(direction: jax.Array, tree: TreeShape, mean: jax.Array) -> jax.Array:
     """Whether the leaf means of one tree are in order, a boolean.
 
     Parameters
     ----------
     direction
         int [d]; 1 where means must not fall along the feature, -1 where they must not rise, else 0.
-    feature, threshold, left, right
-        [k]; the tree (see `bdtppl.models.hard.tree.Tree`), parents before their children.
-    is_leaf
-        bool [k].
+    tree
+        The tree.
     mean
         float64 [k]; posterior mean of each leaf.
     """
-    low, high = _boxes(feature, threshold, left, right, len(direction))
+    low, high = _boxes(tree, len(direction))
     overlaps = jnp.maximum(low[:, None], low[None]) < jnp.minimum(high[:, None], high[None])
     is_below = high[:, None] <= low[None]  # [k, k, d]
     elsewhere = (~overlaps).sum(axis=-1, keepdims=True) - ~overlaps == 0
     rise = mean[None, :, None] - mean[:, None, None]
     is_wrong = is_below & elsewhere & (direction[None, None] * rise < -1e-12)
-    pairs = is_leaf[:, None] & is_leaf[None]
+    pairs = tree.is_leaf[:, None] & tree.is_leaf[None]
     return ~(is_wrong & pairs[..., None]).any()
