@@ -18,6 +18,7 @@ from bdtppl.inference.gflownet.grammar_draws import from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF
 from bdtppl.inference.hard.written_trees import WrittenOut, write_out
+from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 
 __all__ = ["best_tree"]
@@ -58,16 +59,10 @@ class _Search:
 
     def weigh(self, words: np.ndarray, depth: int, is_best: bool) -> tuple[np.ndarray, np.ndarray]:
         """Log weights and terms of what nodes [m, W] may do."""
-        parts = []
-        for start in range(0, max(1, len(words)), _TREES_TRIED):  # no nodes are a piece too
-            some = words[start : start + _TREES_TRIED]
-            own = np.resize(some, (_TREES_TRIED, words.shape[1]))  # repeated ones cost nothing
-            weighed = _weigh_rules(
-                self.problem, self.flow, own, jnp.int64(depth), jnp.bool_(is_best)
-            )
-            parts.append([np.asarray(array)[: len(some)] for array in weighed])
-        log_weight, log_term = zip(*parts, strict=True)
-        return np.concatenate(log_weight), np.concatenate(log_term)
+        given = jnp.int64(depth), jnp.bool_(is_best)
+        return in_pieces(  # repeated ones cost nothing
+            lambda own: _weigh_rules(self.problem, self.flow, own, *given), _TREES_TRIED, words
+        )
 
     def level(self, words: np.ndarray, reach: np.ndarray, depth: int, width: int):
         """Keep the splits of nodes that are reached most often, log probabilities [m].

@@ -15,6 +15,7 @@ from bdtppl.inference.gflownet.grammar import FlowProblem
 from bdtppl.inference.gflownet.grammar_draws import as_heap, draw, follow_trees, from_heap
 from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.written_trees import as_shape
+from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -108,9 +109,7 @@ def score(problem: FlowProblem, flow: Flow, design: Design, trees: Tree) -> Scor
     """
     flat = trees.reshape(-1)
     shape = as_shape(problem.model, design, flat, flat.capacity)
-    heap, parts = as_heap(shape, problem.max_depth), []
-    for start in range(0, len(heap), _TREES_AT_ONCE):
-        own = np.resize(heap[start : start + _TREES_AT_ONCE], (_TREES_AT_ONCE, heap.shape[1]))
-        drawn, _ = follow_trees(problem, flow, own)
-        parts.append(np.stack([drawn.log_joint, drawn.log_probability])[:, : len(heap) - start])
-    return Scores(*np.concatenate(parts, axis=1).reshape(2, *trees.batch_shape))
+    heap = as_heap(shape, problem.max_depth)
+    drawn = in_pieces(lambda own: follow_trees(problem, flow, own)[0], _TREES_AT_ONCE, heap)
+    each = drawn.log_joint, drawn.log_probability
+    return Scores(*(values.reshape(trees.batch_shape) for values in each))

@@ -4,6 +4,8 @@ A trajectory's importance weight is its tree's weight times the backward probabi
 construction, over its forward probability (see `bdtppl.inference.gflownet.drawn`).
 """
 
+from functools import partial
+
 import jax
 import numpy as np
 
@@ -14,7 +16,7 @@ from bdtppl.inference.gflownet.policy import Policy
 from bdtppl.inference.gflownet.rollout import roll_out, undo_logits
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape
-from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.padding import in_pieces, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
@@ -87,10 +89,8 @@ def upper_bound(
         If a tree needs more splits than the construction has.
     """
     shape = as_shape(construction.model, design, trees, construction.capacity)
-    number, padded = len(shape.size), padded_size(len(shape.size))
-    shape = jax.tree.map(lambda a: np.resize(a, (padded, *a.shape[1:])), shape)
-    log_weights = _weigh_trajectories(rng_key, construction, policy, shape)
-    return float(np.asarray(log_weights)[:number].mean())
+    weigh = partial(_weigh_trajectories, rng_key, construction, policy)
+    return float(in_pieces(weigh, padded_size(len(shape.size)), shape).mean())
 
 
 @jax.jit

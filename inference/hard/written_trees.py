@@ -1,5 +1,6 @@
 """From the trees of chains and particles to `Tree`, and back."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from bdtppl.inference.hard.shapes import LEAF, Shape
-from bdtppl.models.arrays.padding import padded_size
+from bdtppl.models.arrays.padding import in_pieces, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 from bdtppl.models.data.splits import Split, split_number
@@ -84,21 +85,16 @@ def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
     shape
         Structures, arrays [m, ...].
     """
-    num_trees = len(shape.size)
     width = max(len(model.statistics), model.left_rows.shape[1])
     piece = max(1, min(_NODES, _ENTRIES_SETTLED // width) // shape.capacity)
-    parts = []
-    for start in range(0, num_trees, piece):
-        some = jax.tree.map(lambda a, start=start: np.asarray(a[start : start + piece]), shape)
-        length = min(padded_size(len(some.size)), piece)
-        padded = jax.tree.map(lambda a, n=length: np.resize(a, (n, *a.shape[1:])), some)
-        parts.append([np.asarray(a)[: len(some.size)] for a in _settle_rows(model, padded)])
-    threshold, statistics = (np.concatenate(part) for part in zip(*parts, strict=True))
-    rule, left = np.asarray(shape.rule), np.asarray(shape.left)
+    piece = min(piece, padded_size(len(shape.size)))
+    shape = jax.tree.map(np.asarray, shape)
+    threshold, statistics = in_pieces(partial(_settle_rows, model), piece, shape)
+    rule, left = shape.rule, shape.left
     is_split, at = rule != LEAF, np.maximum(rule, 0)
     number = np.where(is_split, np.asarray(model.split)[at], -1)
     splits = Split.at_nodes(number, np.asarray(model.feature)[at], threshold)
-    trees = Tree(*splits, left, right=left + is_split, num_nodes=np.asarray(shape.size))
+    trees = Tree(*splits, left, right=left + is_split, num_nodes=shape.size)
     return WrittenOut(trees, statistics)
 
 

@@ -4,7 +4,6 @@ The weights are computed once, by compiled passes over pieces of one size, and s
 node's productions. They hold no fitted parameters, so a chart keeps the result.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.pcfg.grammar import Grammar
+from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw
 
@@ -82,16 +82,6 @@ def _feature_weights(law: RuleLaw, node: Node, features: jax.Array) -> jax.Array
     return jnp.broadcast_to(weight, (len(node.depth), len(features)))
 
 
-def _map_in_pieces(weigh: Callable[[Any], jax.Array], facts: Any, length: int) -> np.ndarray:
-    """Weigh pieces of one size of facts, whose arrays have a first axis of a length."""
-    parts = []
-    for start in range(0, length, _PRODUCTIONS_A_PIECE):
-        piece = np.minimum(np.arange(start, start + _PRODUCTIONS_A_PIECE), length - 1)
-        part = np.asarray(weigh(jax.tree.map(lambda a, at=piece: a[at], facts)))
-        parts.append(part[: length - start])
-    return np.concatenate(parts)
-
-
 @in_float64
 def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
     """Log probability of every production given that its node splits.
@@ -131,13 +121,13 @@ def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
 
         facts = {name: getattr(grammar, name) for name in rule_reads}
         rule = Rule(grammar.feature, **facts)
-        cut_weight = _map_in_pieces(
-            lambda some: _cut_weights(law, *some), (nodes(grammar.parent), rule), num_productions
+        cut_weight = in_pieces(
+            partial(_cut_weights, law), _PRODUCTIONS_A_PIECE, nodes(grammar.parent), rule
         )
-        feature_weight = _map_in_pieces(
+        feature_weight = in_pieces(
             lambda some: _feature_weights(law, some, grammar.design.first_of_column),
+            _PRODUCTIONS_A_PIECE,
             nodes(np.arange(grammar.num_subproblems)),
-            grammar.num_subproblems,
         )
         is_used = table.per_column(available) > 0
         for name, weight in (

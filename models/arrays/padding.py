@@ -1,11 +1,13 @@
 """Arrays padded to a few lengths, so that few shapes are compiled."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["padded", "padded_size"]
+__all__ = ["in_pieces", "padded", "padded_size"]
 
 _ALIGNMENT = 64  # bytes
 
@@ -18,6 +20,37 @@ def padded_size(length: int, sizes: int = 2) -> int:
     power_below = 1 << max(length - 1, 0).bit_length() >> 1
     step = max(power_below // sizes, 1)
     return -(-length // step) * step
+
+
+def in_pieces(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
+    """Call a function on pieces of one size of arrays, so that one shape is compiled.
+
+    Parameters
+    ----------
+    function
+        From pytrees of arrays [size, ...] to another one, row by row.
+    size
+        Rows of a piece; the last one is filled up with rows that it has.
+    *arrays
+        Pytrees of arrays [m, ...].
+
+    Returns
+    -------
+    pytree
+        What the function returns, joined: NumPy arrays [m, ...].
+
+    Examples
+    --------
+    >>> in_pieces(lambda rows: rows**2, 4, np.arange(6)).tolist()
+    [0, 1, 4, 9, 16, 25]
+    """
+    parts, number = [], len(jax.tree.leaves(arrays)[0])
+    for start in range(0, max(number, 1), size):  # no rows are a piece too
+        rows = slice(start, min(start + size, number))
+        some = jax.tree.map(lambda a, r=rows: np.resize(a[r], (size, *a.shape[1:])), arrays)
+        found = function(*some)
+        parts.append(jax.tree.map(lambda a, r=rows: np.asarray(a)[: r.stop - r.start], found))
+    return jax.tree.map(lambda *own: np.concatenate(own), *parts)
 
 
 def padded(array: np.ndarray, length: int) -> jax.Array:
