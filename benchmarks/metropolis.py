@@ -22,10 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.inference.metropolis.kernel import Kernel, walk_chains
+from bdtppl.inference.metropolis.kernel import Kernel
 from bdtppl.inference.metropolis.moves import CHIPMAN, ROTATING, LocalMoves
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.state import initial
+from bdtppl.inference.metropolis.tempering import climb
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
@@ -70,22 +71,23 @@ def measure(
     own = chains // _THREADS
     keys = jax.random.split(jax.random.key(0), chains).reshape(_THREADS, own)
     states = [initial(model, own, _CAPACITY) for _ in range(_THREADS)]
-    power, first = jnp.ones(own), 0
+    first = 0
 
     @in_float64
     def advance(thread: int):
-        state, kept, tally = walk_chains(
+        state, kept, tally, _ = climb(
             keys[thread],
             jnp.int32(first),
             states[thread],
             model,
             kernel,
-            power,
-            num_draws=draws,
-            thin=_THIN,
+            jnp.ones(1),
+            jnp.int32(draws),
+            jnp.int32(_THIN),
+            room=draws,
         )
         states[thread] = jax.block_until_ready(state)
-        return np.asarray(kept.log_prior + kept.log_likelihood), tally
+        return np.asarray(kept.log_prior + kept.log_likelihood[..., 0]), tally
 
     def run() -> tuple[float, list]:
         nonlocal first

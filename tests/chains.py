@@ -1,17 +1,22 @@
 """Chains that start at trees of the enumeration, for tests of Metropolis kernels."""
 
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import enumeration as en
 import exact_problems as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import walk_chains
-from bdtppl.inference.metropolis.state import state_of
+from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
+from bdtppl.inference.metropolis.state import State, state_of
 from bdtppl.models.hard import packed_model
+from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree import Tree
 
 
@@ -31,6 +36,61 @@ def nested(problem, tree):
         "left": nested(problem, tree.left),
         "right": nested(problem, tree.right),
     }
+
+
+class Walk(NamedTuple):
+    """States along chains; m draws.
+
+    Attributes
+    ----------
+    shape
+        Trees, arrays [m, b, ...].
+    log_prior, log_likelihood
+        float64 [m, b].
+    """
+
+    shape: Shape
+    log_prior: jax.Array
+    log_likelihood: jax.Array
+
+
+@partial(jax.jit, static_argnames=("num_draws", "thin"))
+def walk_chains(
+    rng_keys: jax.Array,
+    first_step: jax.Array,
+    state: State,
+    model: PackedModel,
+    kernel: Kernel,
+    power: jax.Array,
+    *,
+    num_draws: int,
+    thin: int,
+) -> tuple[State, Walk, Tally]:
+    """Walk, and keep every ``thin``-th state.
+
+    Parameters
+    ----------
+    rng_keys
+        Keys [b] of the chains; a step's key is made from its chain's and its number.
+    first_step
+        Number of the first step.
+    state, model, kernel, power
+        See `step`.
+    num_draws
+        States to keep.
+    thin
+        Steps to each.
+    """
+
+    def draw(carry, number):
+        start = first_step + number * thin
+        state, tally = carry
+        state, tally = steps(rng_keys, start, start + thin, state, tally, model, kernel, power)
+        return (state, tally), Walk(state.shape, state.log_prior, state.log_likelihood)
+
+    start = state, Tally.zero(len(rng_keys), len(kernel.names))
+    (state, tally), kept = lax.scan(draw, start, jnp.arange(num_draws))
+    return state, kept, tally
 
 
 class Chains:

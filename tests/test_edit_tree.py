@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chains import nested
+from chains import nested, walk_chains
 from edit_law import edited_trees
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from test_metropolis import posed
@@ -21,7 +21,6 @@ from tiers import few_of
 import bdtppl
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis.edits import RegrowEdits, edited, initial_edits
-from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.moves import ROTATING, LocalMoves
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.prior_predictive.draws import draw_prior_trees

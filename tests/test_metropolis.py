@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chains import Chains
+from chains import Chains, walk_chains
 from tiers import few_of, slow_but
 
 from bdtppl.inference.hard import written_trees
 from bdtppl.inference.hard.written_trees import as_shape, write_out
 from bdtppl.inference.metropolis import moves
 from bdtppl.inference.metropolis.alternate import Alternate
-from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.redraw import Redraw
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.restructure import Restructure

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import leaf_count_problems as lp
 import numpy as np
 import pytest
+from chains import walk_chains
 from tiers import few_of
 
 from bdtppl.inference.hard.written_trees import as_shape
 from bdtppl.inference.metropolis import redraw
-from bdtppl.inference.metropolis.kernel import walk_chains
 from bdtppl.inference.metropolis.redraw import Redraw, redrawn
 from bdtppl.inference.metropolis.state import state_of
 from bdtppl.models.hard import packed_model

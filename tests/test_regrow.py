@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chains import nested
+from chains import nested, walk_chains
 from test_metropolis import check_invariance, posed
 from tiers import few_of, slow_but
 
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.hard.written_trees import as_shape, write_out
-from bdtppl.inference.metropolis.kernel import step, walk_chains
+from bdtppl.inference.metropolis.kernel import step
 from bdtppl.inference.metropolis.regrow import Regrow
 from bdtppl.inference.metropolis.sample import sample_chains
 from bdtppl.inference.metropolis.state import initial, state_of

@@ -4,14 +4,13 @@ The target is prior weight times likelihood to a power: 1 for the posterior, les
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import Shape, select_trees
+from bdtppl.inference.hard.shapes import select_trees
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 
@@ -22,10 +21,8 @@ __all__ = [
     "NamedKernel",
     "Proposal",
     "Tally",
-    "Walk",
     "step",
     "steps",
-    "walk_chains",
 ]
 
 
@@ -208,7 +205,7 @@ def steps(
 ) -> tuple[State, Tally]:
     """Make the steps from one number up to another, and count what became of them.
 
-    A step's keys [b] are made from those of the chains and its number; see `walk_chains`.
+    A step's keys [b] are made from those of the chains and its number.
     """
 
     def one(i, carry):
@@ -218,58 +215,3 @@ def steps(
         return state, tally.plus(info)
 
     return lax.fori_loop(first, stop, one, (state, tally))
-
-
-class Walk(NamedTuple):
-    """States along chains; m draws.
-
-    Attributes
-    ----------
-    shape
-        Trees, arrays [m, b, ...].
-    log_prior, log_likelihood
-        float64 [m, b].
-    """
-
-    shape: Shape
-    log_prior: jax.Array
-    log_likelihood: jax.Array
-
-
-@partial(jax.jit, static_argnames=("num_draws", "thin"))
-def walk_chains(
-    rng_keys: jax.Array,
-    first_step: jax.Array,
-    state: State,
-    model: PackedModel,
-    kernel: Kernel,
-    power: jax.Array,
-    *,
-    num_draws: int,
-    thin: int,
-) -> tuple[State, Walk, Tally]:
-    """Walk, and keep every ``thin``-th state.
-
-    Parameters
-    ----------
-    rng_keys
-        Keys [b] of the chains; a step's key is made from its chain's and its number.
-    first_step
-        Number of the first step.
-    state, model, kernel, power
-        See `step`.
-    num_draws
-        States to keep.
-    thin
-        Steps to each.
-    """
-
-    def draw(carry, number):
-        start = first_step + number * thin
-        state, tally = carry
-        state, tally = steps(rng_keys, start, start + thin, state, tally, model, kernel, power)
-        return (state, tally), Walk(state.shape, state.log_prior, state.log_likelihood)
-
-    start = state, Tally.zero(len(rng_keys), len(kernel.names))
-    (state, tally), kept = lax.scan(draw, start, jnp.arange(num_draws))
-    return state, kept, tally
