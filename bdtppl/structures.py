@@ -288,8 +288,7 @@ def _of_hard_trees(model: Any, posterior: Posterior, by: Grouping) -> dict[str, 
             ranked = model._listed()
             if by == "partition":
                 ranked = ranked.by_leaves(posterior.matrix)
-            known = ranked.probability
-            return facts | _structures(ranked, known, np.zeros(len(known)))
+            return facts | _structures(ranked, np.zeros(len(ranked)))
         return facts | _drawn_trees(posterior, "independent", by)
     weights = posterior.weights
     uses = (posterior.trees.feature[..., None] == np.arange(num_features)).any(axis=2)
@@ -314,15 +313,12 @@ def _drawn_trees(posterior: Posterior, kind: str, by: Grouping) -> dict[str, Any
     shown = best[:_MOST_TREES]
     error = np.full(len(best), np.nan)
     error[: len(shown)] = _errors(tree[..., None] == shown, posterior.weights, kind)
-    first = first[best]
-    statistics = posterior.statistics.reshape(-1, *posterior.statistics.shape[2:])[first]
-    log_joint = posterior.scores(first)
-    trees = posterior.trees.reshape(-1)[first]
-    ranked = RankedTrees(trees, statistics, log_joint, probability[best])
-    return _structures(ranked, probability[best], error)
+    ranked = posterior.listed(first[best], probability[best])
+    return _structures(ranked, error)
 
 
-def _structures(ranked: RankedTrees, probability: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+def _structures(ranked: RankedTrees, error: np.ndarray) -> dict[str, Any]:
+    probability = ranked.probability
     return {"ranked": ranked, "topologies": (), "probability": probability, "error": error}
 
 

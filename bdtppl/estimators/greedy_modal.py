@@ -201,10 +201,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
             self.directions_ = self.directions_[:, self.columns_]  # there are none
         problem = replace(problem, design=with_projections(problem.design, self.directions_))
         self.schema_ = schema
-        self.design_ = problem.design
-        self.prior_ = problem.prior
-        self.leaf_ = model.leaf
-        self.constraints_ = constraints
+        self._keep_model(TreeModel(problem.design, y, problem.prior, model.leaf, constraints))
         self._random_seed = seed
         self.map_log_joint_ = grown[0].log_joint
         self.posterior_ = as_posterior(problem, grown, y)

@@ -277,15 +277,20 @@ class Posterior:
         Where draws have no log joint (trees edited at random) they are ranked by probability, then
         by log likelihood, and their log joint is NaN. See `distinct`.
         """
-        trees, (first, tree) = self.trees.reshape(-1), self.distinct
+        first, tree = self.distinct
         probability = np.bincount(tree.ravel(), self.weights.ravel())
         log_joint = self.scores(first)
         is_known = not np.isnan(log_joint).any()
         likelihood = -self.scores(first, "log_likelihood")
         best = np.lexsort((first, -log_joint) if is_known else (first, likelihood, -probability))
-        first = first[best]
-        statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[first]
-        return RankedTrees(trees[first], statistics, log_joint[best], probability[best])
+        return self.listed(first[best], probability[best])
+
+    def listed(self, draws: Any, probability: np.ndarray) -> RankedTrees:
+        """List the trees of some draws, in their order, with these probabilities."""
+        statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])[draws]
+        return RankedTrees(
+            self.trees.reshape(-1)[draws], statistics, self.scores(draws), probability
+        )
 
     def with_drawn_classes(self, rng_key: jax.Array) -> "Posterior":
         """Draw the class probabilities of each draw's leaves; see `DrawnClasses`.
@@ -311,11 +316,8 @@ class Posterior:
         by_draw
             Whether equal trees keep statistics of their own, as where leaves are drawn.
         """
-        ranked = self.ranked
-        if by_draw:
-            trees, weights = self.trees.reshape(-1), self.weights.ravel()
-            statistics = self.statistics.reshape(-1, *self.statistics.shape[2:])
-            ranked = RankedTrees(trees, statistics, np.full(len(weights), np.nan), weights)
+        weights = self.weights.ravel()
+        ranked = self.listed(np.arange(len(weights)), weights) if by_draw else self.ranked
         num_trees, capacity = ranked.statistics.shape[:2]
         # Rows that fall into the same leaves of all trees are of one kind.
         leaves = route(ranked.trees, matrix).T
