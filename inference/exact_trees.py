@@ -1,5 +1,6 @@
 """What exact posteriors over hard trees have in common, however they sum over trees."""
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.models.constraints import Constraints
+from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
@@ -31,16 +33,32 @@ class ExactTrees:
     design: Any
     constraints: Constraints
     log_evidence: Any
+    log_partition: Any
+    log_prior_normaliser: Any
     expected_splits: Any
 
     _k_best: Any  # takes a number of at least 1; returns `RankedTrees`
     _draw: Any  # takes a key and b; returns trees [b], statistics, log joints, log likelihoods
+    _log_without: Any  # takes whether there are targets; returns log sums without each feature, [d]
     _rule_uses: Any  # returns features, thresholds and expected numbers of uses of rules
 
     @property
     def expected_leaves(self) -> float:
         """Expected number of leaves."""
         return 1 + float(self.expected_splits.sum())
+
+    @cached_property
+    def split_inclusion(self) -> np.ndarray:
+        """Probability that a tree splits on each feature at all, float64 [d].
+
+        One minus the share of the sum over trees that remains without the feature.
+        """
+        return _less_share(self._log_without(True), self.log_partition)
+
+    @cached_property
+    def prior_inclusion(self) -> np.ndarray:
+        """Probability that a tree of the prior splits on each feature, float64 [d]."""
+        return _less_share(self._log_without(False), self.log_prior_normaliser)
 
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
         """List rules with their expected number of uses, as (feature, threshold, expectation).
@@ -73,13 +91,20 @@ class ExactTrees:
             raise ValueError(f"k must be at least 1; got {k}.")
         return self._k_best(k)
 
+    def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
+        _require_draws(num_draws)
+        return self._draw_trees(rng_key, num_draws)
+
+    def _draw_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
+        return self._draw(rng_key, num_draws)[0]
+
     def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
         """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
 
         The draws are independent; they are laid out as chains for the tools for samplers.
         """
-        if chains * draws < 1:
-            raise ValueError(f"At least one draw is needed; got {chains * draws}.")
+        _require_draws(chains * draws)
         trees, statistics, log_joint, log_likelihood = self._draw(rng_key, chains * draws)
         return Posterior.of(
             TreeModel(self.design, self.y, self.prior, self.leaf, self.constraints),
@@ -90,3 +115,13 @@ class ExactTrees:
             log_joint=log_joint,
             log_likelihood=log_likelihood,
         )
+
+
+def _less_share(log_part: np.ndarray, log_whole: float) -> np.ndarray:
+    """One minus the share of parts in a sum; no part is more than all of it, but for rounding."""
+    return 0.0 - np.expm1(np.minimum(log_part - log_whole, 0.0))
+
+
+def _require_draws(number: int) -> None:
+    if number < 1:
+        raise ValueError(f"At least one draw is needed; got {number}.")

@@ -97,7 +97,7 @@ def plot_tree(
         raise ValueError(
             f"rank must be less than the number of {by}s, which is {num_trees}; got {rank}."
         )
-    (drawing,) = _drawings(model, _only(ranked, slice(rank, None)))
+    (drawing,) = _drawings(model, ranked[rank:])
     name = f"Most probable {by}" if rank == 0 else f"{by.capitalize()} no. {rank + 1}"
     title = f"{name}, {model.probability_name} {ranked.probability[rank]:.3g}"
     drawn = _new_axes([drawing], [title])[0] if ax is None else ax
@@ -192,15 +192,6 @@ def _plot_bare(tree: Tree, rank: int, names: Sequence[str] | None, ax: "Axes | N
     drawn = _new_axes([drawing], [""])[0] if ax is None else ax
     drawing.draw(drawn, has_legend=False)
     return drawn
-
-
-def _only(ranked: RankedTrees, ranks: slice) -> RankedTrees:
-    return RankedTrees(
-        ranked.trees[ranks],
-        ranked.statistics[ranks],
-        ranked.log_joint[ranks],
-        ranked.probability[ranks],
-    )
 
 
 def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:

@@ -316,25 +316,13 @@ class BoxPosterior(ExactTrees):
         result[self.space.features] = values
         return result
 
-    @cached_property
-    def split_inclusion(self) -> np.ndarray:
-        """Probability that a tree splits on each feature at all, float64 [d of the design].
-
-        One minus the share of the sum over trees that remains without the feature.
-        """
-        return self._inclusion(self.leaf, self.log_partition)
-
-    @cached_property
-    def prior_inclusion(self) -> np.ndarray:
-        """Probability that a tree of the prior splits on each feature, float64 [d]."""
-        return self._inclusion(None, self.log_prior_normaliser)
-
-    def _inclusion(self, leaf: Leaf | None, total: float) -> np.ndarray:
-        without = [
-            self.recursion.inside(self.prior, leaf, without=place)[0][0]
-            for place in range(self.space.num_features)
-        ]
-        return self._on_features(0.0 - np.expm1(np.minimum(np.array(without) - total, 0.0)))
+    def _log_without(self, has_targets: bool) -> np.ndarray:
+        leaf = self.leaf if has_targets else None
+        total = self.log_partition if has_targets else self.log_prior_normaliser
+        result = np.full(self.design.num_features, total)  # others are in no tree
+        for place, feature in enumerate(self.space.features):
+            result[feature] = self.recursion.inside(self.prior, leaf, without=place)[0][0]
+        return result
 
     def _rule_uses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         expected = np.sum([each.cuts for each in self._marginals.usage], axis=0)
@@ -370,12 +358,6 @@ class BoxPosterior(ExactTrees):
         uniform = draw_uniforms(rng_key, (num_draws, 2**self.space.num_levels - 1, 2))
         model = self._weights, self.leaf, self._log_q
         return draw_trees(self.recursion, *model, uniform, self._num_skipped)[:4]
-
-    def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
-        """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
-        if num_draws < 1:
-            raise ValueError(f"At least one draw is needed; got {num_draws}.")
-        return self._draw(rng_key, num_draws)[0]
 
     # Predictions.
 

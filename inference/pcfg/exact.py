@@ -259,24 +259,12 @@ class ExactPosterior(ExactTrees):
         """Expected number of splits on each feature, float64 [d]."""
         return np.asarray(self._usage.feature_weight)
 
-    @cached_in_float64
-    def split_inclusion(self) -> np.ndarray:
-        """Probability that a tree splits on each feature at all, float64 [d].
-
-        One minus the share of the sum over trees that remains without the feature.
-        """
-        return self._inclusion(self._terms[1], self.log_partition)
-
-    @cached_in_float64
-    def prior_inclusion(self) -> np.ndarray:
-        """Probability that a tree of the prior splits on each feature, float64 [d]."""
-        return self._inclusion(jnp.zeros_like(self._terms[1]), self.log_prior_normaliser)
-
-    def _inclusion(self, scores: jax.Array, total: float) -> np.ndarray:
-        prior, _, zeros = self._terms
+    @in_float64
+    def _log_without(self, has_targets: bool) -> np.ndarray:
+        prior, scores, zeros = self._terms
+        scores = scores if has_targets else jnp.zeros_like(scores)
         forbidden = np.where(np.eye(len(zeros), dtype=bool), -np.inf, zeros)
-        without = [self._at_root(self._inside(prior, scores, weights)) for weights in forbidden]
-        return 0.0 - np.expm1(np.minimum(np.asarray(without) - total, 0.0))
+        return np.array([self._at_root(self._inside(prior, scores, own)) for own in forbidden])
 
     def _rule_uses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         grammar, sides = self.grammar, self._sides
@@ -314,8 +302,7 @@ class ExactPosterior(ExactTrees):
             probability *= num_cuts[derivations.production].prod(axis=1, dtype=np.float64)
         return RankedTrees(trees, statistics, log_joint, probability)
 
-    def sample_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
-        """Draw trees i.i.d. from the posterior, a batch [num_draws]."""
+    def _draw_trees(self, rng_key: jax.Array, num_draws: int) -> Tree:
         return self._trees_of(self._sample(rng_key, num_draws, lambda derivations: derivations))
 
     def _draw(self, rng_key: jax.Array, num_draws: int) -> tuple[Tree, Any, Any, Any]:
@@ -334,8 +321,6 @@ class ExactPosterior(ExactTrees):
 
     @in_float64
     def _sample(self, rng_key, num_draws: int, finish) -> list:
-        if num_draws < 1:
-            raise ValueError(f"At least one draw is needed; got {num_draws}.")
         leaves = self.expected_leaves
         return sample_derivations(
             self.chart,

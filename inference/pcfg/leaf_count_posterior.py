@@ -8,6 +8,7 @@ best tree of each number.
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.hard.posterior import RankedTrees
@@ -181,24 +182,16 @@ class LeafCountPosterior(ExactPosterior):
         return float(np.logaddexp.reduce(self._root_terms(log_q)))
 
     @cached_in_float64
-    def log_prior_normaliser(self) -> float:
-        """Log of the sum over trees of the prior weight alone."""
-        return float(np.logaddexp.reduce(self._log_prior_terms))
-
-    @cached_in_float64
-    def _log_prior_terms(self) -> np.ndarray:
-        prior, scores, feature_weight = self._terms
-        return self._root_terms(self._inside(prior, np.zeros(scores.shape), feature_weight))
-
-    @cached_in_float64
     def leaves_probability(self) -> np.ndarray:
         """Posterior probability of 1, ..., K leaves, float64 [K]."""
         return np.exp(self._root_terms(self._log_q) - self.log_partition)
 
-    @property
+    @cached_in_float64
     def prior_leaves_probability(self) -> np.ndarray:
         """Prior probability of 1, ..., K leaves, float64 [K]."""
-        return np.exp(self._log_prior_terms - self.log_prior_normaliser)
+        prior, scores, feature_weight = self._terms
+        terms = self._root_terms(self._inside(prior, jnp.zeros_like(scores), feature_weight))
+        return np.exp(terms - self.log_prior_normaliser)
 
     @property
     def expected_leaves(self) -> float:
@@ -243,8 +236,6 @@ class LeafCountPosterior(ExactPosterior):
 
     @in_float64
     def _sample(self, rng_key, num_draws: int, finish) -> list:
-        if num_draws < 1:
-            raise ValueError(f"At least one draw is needed; got {num_draws}.")
         parts = []
         for chunk, start in enumerate(range(0, num_draws, _CHUNK)):
             drawn = draw_with_leaf_counts(
