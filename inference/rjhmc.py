@@ -42,8 +42,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bdtppl.inference.compiling import COMPILED_LIGHTLY
-from bdtppl.inference.nuts.kernel import new_chains
-from bdtppl.inference.nuts.sample import NUTS, Chains, nothing_finite
+from bdtppl.inference.nuts.kernel import Chains, new_chains
+from bdtppl.inference.nuts.sample import NUTS, nothing_finite
 from bdtppl.inference.run import Inference, run
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.greedy_start import greedy_start

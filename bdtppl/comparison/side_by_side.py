@@ -35,8 +35,6 @@ from bdtppl.rendering import as_text, html_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LABELS", "Cell", "Comparison", "compare"]
-
 LABELS = {
     "log_evidence": "log evidence",
     "map_log_joint": "best tree",

@@ -36,7 +36,8 @@ from bdtppl.inference.dcc.settings import DCC
 from bdtppl.inference.evidence.estimates import Evidence, Moments, moments, summarise
 from bdtppl.inference.evidence.importance import Mixture, fit_proposals, sample_layer, thin
 from bdtppl.inference.evidence.tempered import Tempered, TemperedPath, tempered_evidence
-from bdtppl.inference.nuts.sample import NUTS, Chains, NutsDraws
+from bdtppl.inference.nuts.kernel import Chains, NutsDraws
+from bdtppl.inference.nuts.sample import NUTS
 from bdtppl.inference.parallel import num_workers
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck

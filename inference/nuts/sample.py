@@ -33,8 +33,6 @@ from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float32, in_float32
 from bdtppl.models.settings import check_parameters, parameter
 
-__all__ = ["NUTS", "Chains", "Density", "KernelName", "NutsDraws", "nothing_finite"]
-
 KernelName = Literal["lanes", "blackjax"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
