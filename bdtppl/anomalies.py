@@ -20,8 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.models.data.tables import as_table, column_names, has_names, lossless, select
 
-__all__ = ["Anomalies", "FindsAnomalies", "PermutedColumns", "find_anomalies", "num_permutations"]
-
 
 class Anomalies(NamedTuple):
     """Anomalies among m rows.

@@ -22,8 +22,6 @@ import numpy as np
 import bdtppl
 from bdtppl.files import open_ordinary, reason_of, write_whole
 
-__all__ = ["DAMAGED", "read_arrays", "write_arrays"]
-
 _FORMAT_VERSION = 2  # the first one kept arrays in an HDF5 file
 _FIRST_LINE = re.compile(
     rb"(?P<kind>[a-z ]{1,40}), format (?P<version>\d{1,9}), "

@@ -5,8 +5,6 @@ The files are not part of bdtppl; `bdtppl.datasets.load` reads them from a folde
 
 from typing import Literal, NamedTuple
 
-__all__ = ["SOURCES", "Source"]
-
 
 class Source(NamedTuple):
     """Where a table comes from, and how its file is known."""

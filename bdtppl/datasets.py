@@ -21,8 +21,6 @@ from sklearn.utils import check_random_state
 
 from bdtppl.dataset_sources import SOURCES
 
-__all__ = ["Dataset", "available", "load", "make_cgm", "make_hidden_xor", "make_wu", "state"]
-
 RandomState = int | np.random.RandomState | None
 
 

@@ -17,8 +17,6 @@ try:
 except ImportError:  # Windows, which refuses to delete what another process has open
     fcntl = None
 
-__all__ = ["open_ordinary", "reason_of", "require_writable", "staged", "write_whole"]
-
 _UNFINISHED = ".partial"  # the end of names that no reader looks at
 _NEW = 10.0  # seconds in which what was made counts as new
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["TERMINATED", "Terminated", "terminable"]
-
 TERMINATED = 128 + signal.SIGTERM  # the status that a shell gives to a command that SIGTERM ended
 
 

@@ -30,8 +30,6 @@ from bdtppl.models.data.schema import Schema
 from bdtppl.models.leaf import Leaf
 from bdtppl.table_files import PARQUET
 
-__all__ = ["DaskParts", "Reader", "fill", "parts_of", "read_folder", "survey"]
-
 
 class DaskParts:
     """Parts of a dask frame, read where dask computes: by the workers of its client, if it has one.

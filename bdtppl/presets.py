@@ -25,8 +25,6 @@ from bdtppl.models.priors import DepthDecay, DescriptionLength
 from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import SoftRegression
 
-__all__ = ["dcc_tree", "dcc_tree_rival", "dt_gfn", "plain_chains"]
-
 # h_init and h_final of DCC-Tree's Table 5, and N_INIT of section 4.1 or of the authors' program.
 _DCC_TREE = {
     "bcw": (0.1, 0.025, 1000),

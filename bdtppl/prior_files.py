@@ -50,8 +50,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import LEAF_FAMILIES, writable_priors
 
-__all__ = ["PriorFile", "read_prior_file", "read_tree", "written_settings"]
-
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
 _ENTRY = re.compile(
     r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""

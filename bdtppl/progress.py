@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bdtppl.inference.run import Progress
 
-__all__ = ["counting", "following", "forecast", "waiting"]
-
 _PATIENCE = 1.0  # seconds before anything is shown
 _LONG = 10.0  # seconds that are worth a forecast
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-__all__ = ["as_html", "as_text", "html_table"]
-
 _WIDTH = 100  # characters
 
 

@@ -34,8 +34,6 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import structures_view, why_no_r_hat
 
-__all__ = ["Structures", "structures_of"]
-
 _MOST_TREES = 1000  # whose errors are estimated
 _MOST_ROWS = 1000  # that the consensus is found by
 _SHOWN = 5

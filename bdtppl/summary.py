@@ -13,23 +13,6 @@ from rich.text import Text
 from bdtppl.models.wording import counted, listed, number
 from bdtppl.rendering import as_html, as_text
 
-__all__ = [
-    "Summary",
-    "descent_in_words",
-    "facts_view",
-    "evidence_in_words",
-    "gap_in_words",
-    "glance_view",
-    "interval_in_words",
-    "prior_view",
-    "quantity_in_words",
-    "size_in_words",
-    "structures_view",
-    "summarised",
-    "summary_view",
-    "why_no_r_hat",
-]
-
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12

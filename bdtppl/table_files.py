@@ -34,8 +34,6 @@ from bdtppl.models.data.number_notation import (
 from bdtppl.models.data.schema import Column
 from bdtppl.models.data.tables import are_dates, is_missing
 
-__all__ = ["PARQUET", "Table", "read_table", "to_text", "write_table"]
-
 _MISSING = frozenset({"", "?", "na", "n/a", "nan", "+nan", "-nan", "null"})
 _MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
 _SEPARATORS = ",;\t"

@@ -18,15 +18,6 @@ from typing import Any
 import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-__all__ = [
-    "COMPILED_LIGHTLY",
-    "COMPILED_QUICKLY",
-    "OneKernel",
-    "Stopwatch",
-    "WorkClock",
-    "make_room",
-]
-
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
 

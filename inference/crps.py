@@ -21,8 +21,6 @@ from scipy.sparse import csr_array
 
 from bdtppl.inference.student import StudentLaws
 
-__all__ = ["crps", "mixture_crps"]
-
 _TAIL_REACH = 10.0  # sinh(10): tails as far as 11,000 widths
 _LEAST_POINTS = 129
 _MOST_HALVINGS = 9  # of the step, to 65,537 points

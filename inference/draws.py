@@ -11,8 +11,6 @@ from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["draw_classes", "draw_noise", "draw_targets", "draw_uniforms"]
-
 _LEAVES_DRAWN = 4096  # draws at once: to compile a sampler takes seconds, so it has one shape
 
 

@@ -19,8 +19,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = ["EmpiricalBayes", "empirical_bayes"]
-
 
 class EmpiricalBayes(NamedTuple):
     """Fitted hyperparameters.

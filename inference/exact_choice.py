@@ -52,8 +52,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.priors import DepthDecay
 
-__all__ = ["Setting", "choose_by_evidence", "fit_numbers", "leaf_by_evidence"]
-
 _BUCKETS_TRIED = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
 _FIRST_RUNGS = 0.04  # of the budget, for each
 _CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen

@@ -25,21 +25,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior, weighs_each_cut
 
-__all__ = [
-    "AUTO_BINS",
-    "DEFAULT_BUDGET",
-    "MOST_DEPTH_SUGGESTED",
-    "Budget",
-    "ExactMethod",
-    "box_cost",
-    "box_cost_of",
-    "estimate_subproblems",
-    "exact_of",
-    "exact_within_budget",
-    "num_cells",
-    "suggest",
-]
-
 ExactMethod = Literal["auto", "boxes", "chart", "search"]
 
 AUTO_BINS = (None, 10, 5, 3, 2)

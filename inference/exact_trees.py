@@ -13,8 +13,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = ["ExactTrees"]
-
 
 class ExactTrees:
     """An exact posterior of hard trees; d features of the design.

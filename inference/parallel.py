@@ -32,8 +32,6 @@ from joblib.parallel import get_active_backend
 
 from bdtppl.models.arrays.threads import as_worker, in_threads, is_worker, num_threads
 
-__all__ = ["WorkersLost", "fan_out", "in_shares", "num_at_once", "num_workers", "workers"]
-
 _SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
 _TRIES = 3  # of tasks whose workers were lost
 _MOST_ARGUMENTS_KEPT = 4  # sets of shared arguments that a process keeps

@@ -4,6 +4,4 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 
-__all__ = ["AnyPosterior"]
-
 AnyPosterior = Posterior | SoftPosterior | SumPosterior

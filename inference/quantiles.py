@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["MOST_WIDENINGS", "no_bracket", "require_cdf", "solve", "solve_counts"]
-
 MOST_WIDENINGS = 60  # of a bracket, each at least twofold
 _MOST_STEPS = 100
 _PRECISION = 1e-13  # of the probability at a quantile

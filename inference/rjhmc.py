@@ -52,8 +52,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.settings import check_parameters, parameter
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, require_max_splits
 
-__all__ = ["JUMPS", "JumpState", "JumpingChains", "JumpingWalk", "RJHMC"]
-
 # Relative probabilities of moves after warm-up in Cochrane et al.'s program.
 JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
 

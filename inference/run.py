@@ -16,16 +16,6 @@ import numpy as np
 from bdtppl.inference.compiling import Stopwatch
 from bdtppl.models.arrays.precision import in_float64
 
-__all__ = [
-    "MOST_EXTENSIONS",
-    "AnyState",
-    "Inference",
-    "Progress",
-    "read_state",
-    "run",
-    "write_state",
-]
-
 AnyState = TypeVar("AnyState")
 AnyResult = TypeVar("AnyResult")
 

@@ -15,8 +15,6 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["in_double_scope", "smooth"]
-
 
 def smooth(function, with_slopes=None):
     """Make a function in double precision differentiable in all arguments but the first.

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["effective_sample_size", "systematic_resampling"]
-
 
 def effective_sample_size(weights: np.ndarray) -> float:
     """Count the equally weighted draws that weighted ones are worth (Kish 1965).

@@ -21,8 +21,6 @@ from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit
 
 from bdtppl.models.arrays.threads import in_threads
 
-__all__ = ["StudentLaws"]
-
 _POINTS = 512
 _LEAST = 1e-18  # probability of the tail where a table ends
 _SHORT_TAILS = 16.0  # degrees of freedom, from which on z itself is nearly the variable

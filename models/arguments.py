@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["require_choice", "require_integer"]
-
 
 def require_choice(name: str, value: Any, known: Collection[str]) -> None:
     """Raise ValueError unless an argument is one of a few words.

@@ -19,8 +19,6 @@ import numpy as np
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.path_memory import MOST_BITS, PathMemory
 
-__all__ = ["FUNCTIONS", "Constraints", "KeepTogether"]
-
 FUNCTIONS = ("allows_rule", "allows_path", "allows_tree")  # constraints that are no data
 
 Feature = int | str

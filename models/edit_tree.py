@@ -28,8 +28,6 @@ from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import pytree_dataclass, setting
 from bdtppl.models.wording import counted, describe_model, number
 
-__all__ = ["EditTree"]
-
 
 def _grow_tree() -> Any:
     return DepthDecay(rules="cuts")

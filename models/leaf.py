@@ -17,14 +17,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.pytrees import Array, describe_kind, enter
 from bdtppl.models.wording import listed, number
 
-__all__ = [
-    "LEAF_FAMILIES",
-    "CountTable",
-    "Leaf",
-    "require_counts",
-    "require_leaf",
-]
-
 
 class CountTable(NamedTuple):
     """Log marginals of counts as a sum of one table for each count and one for their total.

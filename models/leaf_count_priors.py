@@ -26,8 +26,6 @@ from bdtppl.models.prior_kinds import Node, Rule, Rules, TreeShape, Weighed, Who
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import number
 
-__all__ = ["LeafCount", "LeafCountPrior", "Pinball"]
-
 
 class LeafCountPrior(WholeTreePrior):
     """A prior on the number of leaves; see `bdtppl.models.prior_kinds.TreePrior`.

@@ -18,8 +18,6 @@ from numba.extending import intrinsic
 
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["LeafKernel", "has_kernel", "log_gamma_ratio", "own_score", "score_leaves"]
-
 _MATRIX, _VECTOR = types.float64[:, ::1], types.float64[::1]
 _ARGUMENTS = _MATRIX, _MATRIX, _VECTOR, _VECTOR
 _MOST_TABULATED = 1 << 16  # counts

@@ -31,14 +31,6 @@ from bdtppl.models.leaf_kernels import log_gamma_ratio
 from bdtppl.models.pytrees import Array, Number, pytree_dataclass, require
 from bdtppl.models.wording import listed, number, rows
 
-__all__ = [
-    "DirichletCategorical",
-    "NormalInverseGamma",
-    "PoissonGamma",
-    "dirichlet_in_words",
-    "log_rising_factorial",
-]
-
 _FIRST_OF_STIRLING = 100.0  # from here on the series below is exact to float64
 _LEAST_VARIANCE_OF_TARGETS = 1e-305  # the largest is its inverse
 

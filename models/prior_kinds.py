@@ -15,25 +15,6 @@ from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw, Rules
 from bdtppl.models.pytrees import describe_kind, enter
 from bdtppl.models.wording import describe_model
 
-__all__ = [
-    "TREE_PRIORS",
-    "NodePrior",
-    "RegisteredPrior",
-    "TreePrior",
-    "TreeShape",
-    "Weighed",
-    "WeightBounds",
-    "WholeTreePrior",
-    "log_tree",
-    "require_rules_apart",
-    "require_tree_prior",
-    "require_weighs",
-    "rule_law",
-    "weighs",
-    "weighs_each_cut",
-    "weight_bounds",
-]
-
 
 @runtime_checkable
 class TreePrior(Protocol):

@@ -10,8 +10,6 @@ import numpy as np
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.prior_kinds import Node, Rule
 
-__all__ = ["log_weights", "weigh"]
-
 _PIECES = 1 << 10, 1 << 15  # pieces of these lengths are compiled
 
 

@@ -9,17 +9,6 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-__all__ = [
-    "Array",
-    "Number",
-    "as_partial",
-    "describe_kind",
-    "enter",
-    "pytree_dataclass",
-    "require",
-    "setting",
-]
-
 Cls = TypeVar("Cls")
 
 # A parameter: a plain number, an array, or a tracer that stands for one.

@@ -7,8 +7,6 @@ from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["row_statistics"]
-
 
 @jax.jit
 def _statistics(leaf: Leaf, y: jax.Array, weights: jax.Array) -> jax.Array:

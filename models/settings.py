@@ -14,15 +14,6 @@ import numpy as np
 
 from bdtppl.models.arguments import require_choice, require_integer
 
-__all__ = [
-    "Declared",
-    "check_parameters",
-    "declared_fields",
-    "kinds_of",
-    "parameter",
-    "require_boolean",
-]
-
 _KEY = "bdtppl"
 
 

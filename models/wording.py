@@ -8,16 +8,6 @@ import numpy as np
 
 from bdtppl.models.pytrees import Number
 
-__all__ = [
-    "counted",
-    "describe_model",
-    "function_name",
-    "listed",
-    "number",
-    "rows",
-    "threshold_text",
-]
-
 _NAMES_SHOWN = 8
 _SHOWN_NUMBERS = 12  # of a prior or a leaf family
 _MOST_WRITTEN_OUT = 1e15  # thresholds from here on are written with an exponent

@@ -76,7 +76,7 @@ MUTANTS = [Mutant(*each) for each in [
     ("scale-drawn", "inference/additive/posterior.py",
      "self.scale.inverse(sums", "np.asarray(sums", "target_scale"),
     ("scale-any-gain", "bdtppl/estimators/bart.py",
-     "total <= _ERRORS_BETTER * error", "total <= 0", "target_scale"),
+     "max(_ERRORS_BETTER * error, _LEAST_GAIN * weights[rows].sum())", "0", "target_scale"),
     ("boxes-off-by-one", "inference/boxes/kernels.py",
      "if high - low >= 2 and", "if high - low >= 3 and", "boxes"),
     ("greedy-running-sum", "inference/greedy_modal/cuts.py",

@@ -29,8 +29,6 @@ from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.inference.statistics import effective_sample_size
 
-__all__ = ["PsisLoo", "PriorDraws", "for_installed_arviz", "psis_loo", "to_arviz"]
-
 _LABELS: dict[type, Any] = {
     Posterior: label_draws,
     SoftPosterior: label_soft_draws,

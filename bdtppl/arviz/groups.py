@@ -15,15 +15,6 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaves import DirichletCategorical
 
-__all__ = [
-    "DRAW_AXES",
-    "class_labels",
-    "describe_trees",
-    "label_draws",
-    "label_sample_stats",
-    "label_trees",
-]
-
 DRAW_AXES = ("chain", "draw")
 _BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
 _ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics that ArviZ has its own name for

@@ -12,8 +12,6 @@ import xarray as xr
 from bdtppl.arviz.groups import DRAW_AXES, class_labels, label_sample_stats
 from bdtppl.inference.soft.posterior import SoftPosterior
 
-__all__ = ["label_soft_draws"]
-
 _TREE_ARRAYS = {
     "paths": (*DRAW_AXES, "leaf", "split"),
     "is_leaf": (*DRAW_AXES, "leaf"),

@@ -11,8 +11,6 @@ import xarray as xr
 from bdtppl.arviz.groups import DRAW_AXES, label_sample_stats
 from bdtppl.inference.additive.posterior import SumPosterior
 
-__all__ = ["label_sum_draws"]
-
 _SUM_ARRAYS = {"rule": "node", "value": "slot"}
 _NOISE_ARRAYS = {"noise_rule": "node", "noise_value": "slot"}
 

@@ -8,8 +8,6 @@ import typer
 
 from bdtppl.cli.console import refusing
 
-__all__ = ["Dask", "Jobs", "using_workers"]
-
 Jobs = Annotated[
     int | None,
     typer.Option(

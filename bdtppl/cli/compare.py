@@ -11,8 +11,6 @@ from bdtppl.cli.console import UserError, notes_after, refusing, say_json
 if TYPE_CHECKING:
     pass
 
-__all__ = ["compare"]
-
 
 def compare(
     models: Annotated[

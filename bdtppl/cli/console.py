@@ -23,18 +23,6 @@ import bdtppl.inference
 import bdtppl.models
 from bdtppl.interruption import TERMINATED, Terminated, terminable
 
-__all__ = [
-    "Commands",
-    "SavedModel",
-    "UserError",
-    "note",
-    "notes_after",
-    "refusing",
-    "say",
-    "say_json",
-    "readable_json",
-]
-
 SavedModel = Annotated[
     Path,
     typer.Argument(

@@ -7,8 +7,6 @@ import typer
 
 from bdtppl.cli.console import refusing, say, say_json
 
-__all__ = ["datasets"]
-
 _NAMES_A_LINE = {"present": "here", "missing": "missing", "altered": "not the known file"}
 
 

@@ -13,8 +13,6 @@ from bdtppl.files import require_writable, staged
 if TYPE_CHECKING:
     from bdtppl.cli.results import ReadProblem
 
-__all__ = ["demo"]
-
 # Of scikit-learn's diabetes set, whose own names are abbreviations that its documentation explains.
 _DIABETES_COLUMNS = (
     "age",

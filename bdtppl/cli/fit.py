@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from bdtppl.prior_files import PriorFile
     from bdtppl.table_files import Table
 
-__all__ = ["feature_names", "fit", "located", "make_fit", "parse_bins", "read_prior"]
-
-
 _TableToFit = Annotated[
     Path,
     typer.Argument(

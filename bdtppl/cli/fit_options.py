@@ -17,19 +17,6 @@ from bdtppl.estimators import all_inferences
 from bdtppl.estimators.parameters import first_sentence
 from bdtppl.models.settings import Declared, declared_fields, kinds_of
 
-__all__ = [
-    "ARGUMENTS",
-    "FitCommand",
-    "FitOption",
-    "default_of",
-    "fit_options",
-    "is_hard",
-    "own_settings",
-    "prior_defaults",
-    "takes_auto_bins",
-    "with_options",
-]
-
 ARGUMENTS = "bdtppl.arguments"  # of the command, in the context's notes
 HARD_TREES, SOFT_TREES = "Model: hard trees", "Model: soft trees"
 _COMMON = ("bins", "max_depth", "min_leaf", "prior", "prior_file", "seed")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from bdtppl.table_files import Table
 
-__all__ = ["features_of", "predict"]
-
 _IS_ID = re.compile(r"(?i:(^|[\W_])id)$|[a-z](Id|ID)$")  # id, customer_id, PassengerId
 
 

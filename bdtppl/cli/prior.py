@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bdtppl.models.data.design import Design
     from bdtppl.models.hard.tree import Tree
 
-__all__ = ["prior"]
-
 _DEFAULT = "depth-decay"
 
 

@@ -12,8 +12,6 @@ from bdtppl.files import open_ordinary
 if TYPE_CHECKING:
     from bdtppl.table_files import Table
 
-__all__ = ["report"]
-
 _REPORT = "report.html"
 
 

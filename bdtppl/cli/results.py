@@ -24,8 +24,6 @@ from bdtppl.plotting.axes import name_axis
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-__all__ = ["ReadProblem", "report_fit"]
-
 _STRUCTURES = 4  # most probable trees that are drawn
 _LEAST_PRINTED = 1e-3  # of the most probable tree's probability that another one must have
 _RESOLUTION = 150  # pixels an inch

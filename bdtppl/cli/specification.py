@@ -19,8 +19,6 @@ from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.registry import writable_priors
 from bdtppl.prior_files import read_tree, written_settings
 
-__all__ = ["kebab_case", "leaf_forms", "make_leaf", "parse_prior", "prior_forms"]
-
 
 def kebab_case(name: str) -> str:
     """Write the name of a class as the command line does.

@@ -7,8 +7,6 @@ import numpy as np
 from bdtppl.models.data.tables import are_dates, are_identifiers
 from bdtppl.table_files import Table
 
-__all__ = ["Target", "Task", "target_of"]
-
 Task = Literal["classification", "regression"]
 
 _MOST_CODES = 10  # whole numbers that are still taken for classes

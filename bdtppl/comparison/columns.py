@@ -25,18 +25,6 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.models.wording import describe_model
 from bdtppl.progress import forecast
 
-__all__ = [
-    "Cell",
-    "best_trees",
-    "cross_validate",
-    "evidence_cell",
-    "leave_one_out_cell",
-    "read_folds",
-    "stack",
-    "stacking_weights",
-    "summed_cell",
-]
-
 _EM_STEPS = 2000  # of the weights' iteration
 
 

@@ -7,8 +7,6 @@ import numpy as np
 
 from bdtppl.comparison.scoring import Scored
 
-__all__ = ["require_fitted_to", "require_same_data"]
-
 
 def require_same_data(scored: Mapping[str, Scored]) -> None:
     """Refuse models whose targets, or features of one name, differ."""

@@ -22,8 +22,6 @@ from bdtppl.arviz import PsisLoo, psis_loo
 from bdtppl.estimators.base import TableEstimator
 from bdtppl.models.data.tables import column_names, has_names, select
 
-__all__ = ["Estimate", "Scored", "Unknown", "rows_of", "weight_argument"]
-
 _EQUATION_8 = (
     "the compound likelihood of soft classes (equation 8) is no law of labels: fit with "
     "likelihood='mixture'"

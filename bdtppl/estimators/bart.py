@@ -43,8 +43,6 @@ from bdtppl.models.leaves import NormalInverseGamma
 from bdtppl.models.wording import counted
 from bdtppl.summary import summarised
 
-__all__ = ["BARTClassifier", "BARTRegressor"]
-
 _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
 _MOST_GROUPS = 2_000

@@ -41,14 +41,6 @@ from bdtppl.models.wording import listed
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import glance_view
 
-__all__ = [
-    "ChoiceWarning",
-    "TableEstimator",
-    "estimator",
-    "read_target",
-    "read_weights",
-]
-
 
 class ChoiceWarning(UserWarning):
     """An estimator has chosen a setting by itself, and says which."""

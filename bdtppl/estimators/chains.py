@@ -12,8 +12,6 @@ from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.inference.summaries.followed import followed, predicted
 from bdtppl.summary import why_no_r_hat
 
-__all__ = ["agree", "extensions_to", "judge_chains", "num_extensions", "predictions_agree"]
-
 
 def extensions_to(doubled: str, most: str, asks: str = "") -> Any:
     """Declare how often chains that disagree go on."""

@@ -26,8 +26,6 @@ from bdtppl.files import reason_of, require_writable
 from bdtppl.inference.run import AnyState
 from bdtppl.interruption import terminable
 
-__all__ = ["KEPT_EVERY", "Run", "keeping", "name_of_run"]
-
 KEPT_EVERY = 60.0
 """Seconds from one writing of a state to the next."""
 

@@ -22,8 +22,6 @@ from bdtppl.models.soft.topology import DEFAULT_MOVES
 from bdtppl.models.wording import counted
 from bdtppl.summary import why_no_r_hat
 
-__all__ = ["DCCTreeClassifier", "DCCTreeRegressor"]
-
 _LEAST_MASS = 0.9  # prior probability of the topologies looked at
 _MATTERS = 0.01  # probability from which on a topology's diagnostics are warned of
 

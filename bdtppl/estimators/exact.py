@@ -54,8 +54,6 @@ from bdtppl.parted import Reader, fill, parts_of, survey
 from bdtppl.progress import counting, waiting
 from bdtppl.summary import interval_in_words, summarised
 
-__all__ = ["ExactTreeClassifier", "ExactTreeRegressor"]
-
 
 @dataclass
 class _Fit:

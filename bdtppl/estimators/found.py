@@ -9,8 +9,6 @@ from bdtppl.estimators.hard import TreeEstimator
 from bdtppl.inference.hard.posterior import Posterior, RankedTrees
 from bdtppl.models.hard.tree import Tree
 
-__all__ = ["FoundTrees"]
-
 
 class FoundTrees(TreeEstimator):
     """The trees found, and what the splits of the best one gain.

@@ -25,8 +25,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.priors import DescriptionLength
 
-__all__ = ["LARGEST_GAP", "GFlowNetTreeClassifier", "GFlowNetTreeRegressor"]
-
 MethodName = Literal["grammar", "trajectory"]
 
 _METHODS: dict[str, tuple[Any, type, int]] = {

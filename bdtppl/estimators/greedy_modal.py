@@ -34,8 +34,6 @@ from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.priors import GreedyPartition
 from bdtppl.summary import summarised
 
-__all__ = ["GreedyModalTreeClassifier", "GreedyModalTreeRegressor"]
-
 
 @declared
 class GreedyModalParameters:

@@ -30,17 +30,6 @@ from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.prior_kinds import TreePrior, require_tree_prior
 from bdtppl.models.wording import describe_model, function_name, listed, number
 
-__all__ = [
-    "ClassLeaves",
-    "RealLeaves",
-    "TreeEstimator",
-    "describe_constraints",
-    "join_limits",
-    "list_trees",
-    "require_finite",
-    "warn_of_no_cut",
-]
-
 _MOST_CONSTRAINED = 20  # things of a constraint that are written out
 _MOST_SLOTS = 1_000_000  # slots of trees, which are ranked in a second
 _MOST_TREES_LISTED = 1000  # that are listed for their partitions

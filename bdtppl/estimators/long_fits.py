@@ -16,8 +16,6 @@ from bdtppl.inference.run import AnyState, Inference, run
 from bdtppl.models.settings import declared_fields
 from bdtppl.progress import following
 
-__all__ = ["FansOut", "HasCheckpoint", "RunsLong", "ShowsProgress", "time_limit"]
-
 
 @declared
 class ShowsProgress:

@@ -19,8 +19,6 @@ from bdtppl.models.priors import DepthDecay
 from bdtppl.models.wording import number
 from bdtppl.summary import summarised
 
-__all__ = ["MAPTreeClassifier", "MAPTreeRegressor"]
-
 
 @declared
 class MAPTreeParameters(ShowsProgress):

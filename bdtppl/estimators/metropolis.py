@@ -30,9 +30,6 @@ from bdtppl.models.prior_kinds import weighs
 from bdtppl.models.priors import DepthDecay
 from bdtppl.summary import summarised
 
-__all__ = ["MetropolisTreeClassifier", "MetropolisTreeRegressor"]
-
-
 _AUTO_EXTENSIONS, _MOST_ROW_STEPS = 2, 50_000_000  # half a minute of the processor, about
 _AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no better where tried
 

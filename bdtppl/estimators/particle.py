@@ -21,8 +21,6 @@ from bdtppl.inference.particle.sample import (
 )
 from bdtppl.models.priors import DepthDecay
 
-__all__ = ["ParticleTreeClassifier", "ParticleTreeRegressor"]
-
 _FEWEST_PARTICLES = 20  # effective ones of a run, at any stage
 _SMALLEST_SHARE = 0.2  # of a run's particles, where these are few
 _MOST_COLLAPSED = 0.5  # share of runs that may have fewer

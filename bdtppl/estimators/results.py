@@ -13,17 +13,6 @@ import numpy as np
 from bdtppl.models.wording import counted
 from bdtppl.summary import quantity_in_words, why_no_r_hat
 
-__all__ = [
-    "FEWEST_DRAWS",
-    "LARGEST_R_HAT",
-    "Results",
-    "of_chains",
-    "of_evidence",
-    "of_room",
-    "of_weights",
-    "unjudged",
-]
-
 LARGEST_R_HAT = 1.05
 FEWEST_DRAWS = 100  # effective ones, of chains or of weights
 _LARGEST_ERROR = 0.5  # nats, of the log evidence

@@ -16,8 +16,6 @@ from bdtppl.inference.rjhmc import RJHMC, JumpingChains
 from bdtppl.inference.soft.density import SoftDensity
 from bdtppl.inference.soft.posterior import along_chains
 
-__all__ = ["RJHMCTreeClassifier", "RJHMCTreeRegressor"]
-
 
 @declared
 class RJHMCParameters(RunsLong):

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from bdtppl.inference.pcfg.search.search import TreeSearch
 from bdtppl.progress import counting
 
-__all__ = ["run_search"]
-
 
 def run_search(
     search: TreeSearch,

@@ -18,8 +18,6 @@ from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.summary import summarised
 
-__all__ = ["SoftClasses", "SoftTargets", "SoftTreeEstimator", "finite"]
-
 _LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
 
 

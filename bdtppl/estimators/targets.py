@@ -18,8 +18,6 @@ from bdtppl.models.arguments import require_choice
 from bdtppl.models.data.schema import TableWarning
 from bdtppl.models.data.tables import are_identifiers, is_missing, refuse_times, require_storable
 
-__all__ = ["ClassTargets", "RealTargets"]
-
 
 @declared
 class ClassParameters:

@@ -12,8 +12,6 @@ from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.hard.tree import Tree
 from bdtppl.summary import summarised
 
-__all__ = ["WeightedTrees"]
-
 
 class WeightedTrees(TreeEstimator):
     """Evidence, likeliest trees and summary of weighted draws.

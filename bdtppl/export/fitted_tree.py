@@ -14,8 +14,6 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.pytrees import describe_kind
 from bdtppl.models.wording import threshold_text
 
-__all__ = ["FittedTree", "plain", "take_tree", "require_axis_splits", "require_hard_trees"]
-
 
 @dataclass(frozen=True, eq=False)
 class FittedTree:

@@ -13,8 +13,6 @@ from bdtppl.export.fitted_tree import FittedTree
 from bdtppl.models.data.schema import Column
 from bdtppl.models.data.splits import ColumnSplit
 
-__all__ = ["LeafRule", "Values", "leaf_rules", "used_columns"]
-
 
 @dataclass(frozen=True)
 class Values:

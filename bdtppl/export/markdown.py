@@ -7,8 +7,6 @@ from bdtppl.export.fitted_tree import FittedTree, take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
 from bdtppl.models.wording import number
 
-__all__ = ["to_markdown"]
-
 
 def to_markdown(model: Any, rank: int = 0) -> str:
     """Write a tree as a Markdown table: when, what is predicted, and for how many training rows.

@@ -8,8 +8,6 @@ import numpy as np
 from bdtppl.export.fitted_tree import require_hard_trees
 from bdtppl.export.scikit_learn import to_sklearn
 
-__all__ = ["to_onnx"]
-
 
 def to_onnx(model: Any, rank: int = 0) -> Any:
     """Convert a tree to an ONNX model, which runs where there is no Python.

@@ -9,8 +9,6 @@ from bdtppl.export.fitted_tree import take_tree
 from bdtppl.export.leaf_rules import LeafRule, Values, leaf_rules, used_columns
 from bdtppl.models.data.schema import Column
 
-__all__ = ["to_python"]
-
 _HEAD = '''\
 def {name}(row):
     """Predict {what} by one tree.

@@ -16,8 +16,6 @@ from bdtppl.export.fitted_tree import FittedTree, take_tree
 from bdtppl.models.data.splits import Split
 from bdtppl.plotting.rows import training_targets
 
-__all__ = ["single_threshold", "to_sklearn"]
-
 _LEAF, _NO_FEATURE = -1, -2  # scikit-learn's marks
 
 

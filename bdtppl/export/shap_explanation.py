@@ -18,8 +18,6 @@ import numpy as np
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
 from bdtppl.models.hard.tree import Tree, route
 
-__all__ = ["shap_values"]
-
 _MOST_ERROR = 1e-6  # of the largest prediction, by which the values of a row may miss their sum
 
 

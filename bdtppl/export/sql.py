@@ -6,8 +6,6 @@ from typing import Any
 from bdtppl.export.fitted_tree import take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
 
-__all__ = ["to_sql"]
-
 
 def to_sql(model: Any, rank: int = 0, *, probability_of: Any = None) -> str:
     """Write a tree as an SQL expression, for ``SELECT ... AS prediction FROM table``.

@@ -5,8 +5,6 @@ from typing import Any
 
 from bdtppl.export.fitted_tree import FittedTree, take_tree
 
-__all__ = ["to_json"]
-
 
 def to_json(model: Any, rank: int = 0) -> str:
     """Write a tree as JSON.

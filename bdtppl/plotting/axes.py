@@ -8,8 +8,6 @@ from bdtppl.plotting.colours import FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["name_axis", "name_entries", "prepared", "room_of", "shortened", "write_out_ticks"]
-
 _LETTERS = {"x": 12, "y": 15}  # an inch of axes that a label may have, which also has their margins
 _LARGE = 1e4  # from which on numbers take much room
 _TICKS_OF_THEM = 1.3  # an inch

@@ -14,17 +14,6 @@ from bdtppl.plotting.rows import Rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "LEVELS_SHOWN",
-    "Places",
-    "are_named_upright",
-    "check_levels",
-    "draw_bands",
-    "draw_mean",
-    "legend_above",
-    "percent",
-]
-
 _DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
 LEVELS_SHOWN = 20
 """Levels of a category that a figure shows."""

@@ -13,8 +13,6 @@ from bdtppl.plotting.rows import Rows, training_targets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_boundaries"]
-
 _GRID_POINTS = 300  # along each axis
 _ROWS_PREDICTED = 4096  # rows predicted at once
 _CONTOUR_LEVEL = 0.9

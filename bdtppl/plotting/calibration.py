@@ -15,8 +15,6 @@ from bdtppl.plotting.forecasts import Forecasts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_calibration"]
-
 _BAND_LEVEL = 0.9  # of the bands of chance
 _COVERAGE_LEVELS = np.linspace(0, 1, 101)
 

@@ -18,8 +18,6 @@ from bdtppl.plotting.rows import training_targets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_predictive_check"]
-
 _CURVES = 50  # replicates whose density is drawn
 _CHECK_POINTS = 200
 _TAIL_LEFT_OUT = 0.005  # of all replicated targets, that is left out at each end

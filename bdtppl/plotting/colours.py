@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["ACCENT", "FAINT", "INK", "LINE", "NUM_COLOURS", "class_style", "tint"]
-
 INK = "#222222"
 LINE = "#7f7f7f"
 FAINT = "#e6e6e6"

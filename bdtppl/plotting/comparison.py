@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import MaxNLocator
 
-__all__ = ["plot_comparison"]
-
 _ERROR_BAND = 2.0  # standard errors that error bars reach to each side
 _BETTER = {"brier": "← better", "crps": "← better"}
 

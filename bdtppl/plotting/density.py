@@ -13,8 +13,6 @@ from bdtppl.plotting.rows import training_targets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_density"]
-
 _DENSITY_POINTS = 400
 _DENSITY_TAIL = 1e-3  # of the probability, that is left out at each end
 _OVERLAP = 0.9  # of the space between rows that the highest density fills

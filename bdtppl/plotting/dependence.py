@@ -27,8 +27,6 @@ from bdtppl.plotting.rows import Rows, class_index
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_partial_dependence"]
-
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
 _DRAWS_SHOWN = 100  # of soft trees and sums of trees, which predict slowly

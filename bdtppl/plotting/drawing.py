@@ -14,8 +14,6 @@ from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["TreeDrawing"]
-
 _LEAF_WIDTH = 0.84  # of the distance between two leaves
 _WIDEST_LEAF = 72.0  # points
 _LEAST_PITCH = 52.0  # points between leaves, where the figure may grow

@@ -14,8 +14,6 @@ from bdtppl.plotting.colours import ACCENT, INK, LINE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_evidence"]
-
 _WIDE = 50.0  # ratio of values from which on they are drawn on a log scale
 
 

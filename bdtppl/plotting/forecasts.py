@@ -8,8 +8,6 @@ import numpy as np
 from bdtppl.inference.predictive.leave_one_out import leave_one_out
 from bdtppl.plotting.rows import class_index, training_targets
 
-__all__ = ["Forecasts", "observed_targets"]
-
 
 def observed_targets(model: Any, y: Any, num_rows: int) -> np.ndarray:
     """Read the targets of new rows, class indices for classification.

@@ -14,8 +14,6 @@ import numpy as np
 
 from bdtppl.models.hard.tree import Tree
 
-__all__ = ["Layout", "text_width", "wrap"]
-
 FONT_SIZE = 9.0  # points; text is smaller only where it has to be
 LINE_SPACING = 1.25  # of the font size
 _SMALLEST_FONT = 1.0

@@ -15,8 +15,6 @@ from bdtppl.plotting.axes import shortened, write_out_ticks
 from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE, class_style
 from bdtppl.plotting.layout import text_width
 
-__all__ = ["ClassPanels", "PlainLeaves", "RealPanels"]
-
 
 @dataclass(frozen=True)
 class PlainLeaves:

@@ -10,8 +10,6 @@ from bdtppl.plotting.colours import ACCENT, FAINT, INK, LINE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_partitions"]
-
 _MOST_PANELS = 4
 _PANEL = (2.6, 3.0)  # inches
 _RING = {"color": INK, "marker": "o", "markersize": 8, "fillstyle": "none", "linestyle": "none"}

@@ -23,8 +23,6 @@ from bdtppl.plotting.rows import Rows, training_targets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_predictive"]
-
 _BAND_POINTS = 200
 
 

@@ -12,8 +12,6 @@ from bdtppl.plotting.forecasts import Forecasts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_roc"]
-
 
 def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of a class that is found against the share of the others taken for it.

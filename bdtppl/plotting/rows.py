@@ -15,9 +15,6 @@ from bdtppl.models.data.tables import as_level
 from bdtppl.models.wording import number
 from bdtppl.plotting.axes import shortened
 
-__all__ = ["Rows", "class_index", "training_targets"]
-
-
 _NAMED_COLUMNS = 4  # that are held; more are only counted
 
 

@@ -12,8 +12,6 @@ from bdtppl.plotting.colours import ACCENT, INK, LINE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_topologies"]
-
 _ROW = 0.62  # inches
 _GLYPH = 0.8  # width of the largest drawing of a topology, in inches
 _BAND = 2.0  # standard errors that error bars reach to each side

@@ -10,8 +10,6 @@ from bdtppl.plotting.colours import INK, LINE, class_style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_trajectories"]
-
 
 def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the log likelihood of each chain's tree against its steps, warm-up included.

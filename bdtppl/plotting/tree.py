@@ -22,8 +22,6 @@ from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_structures", "plot_tree"]
-
 _COVERED = 0.9  # of the predictive intervals at the leaves of a regression tree
 _WIDEST_ROW = 20 * 72.0  # points
 _TITLE_HEIGHT = 30.0  # points above the axes

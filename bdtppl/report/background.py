@@ -21,8 +21,6 @@ from bdtppl.report.words import (
 )
 from bdtppl.summary import evidence_in_words, size_in_words
 
-__all__ = ["assumptions", "data", "evidence"]
-
 _MOST_COLUMNS = 40
 _SWEPT = ("log_phi", "alpha", "p", "rate", "beta")  # numbers of priors, the first one that there is
 _LARGEST_CHART = 200_000  # productions that are scored again and again

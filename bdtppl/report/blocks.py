@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 _NUMERIC = re.compile(r"[-+\N{EN DASH}]?[\d.,]*(e[-+]\d+)?%?( ± .*)?$")
 
-__all__ = ["Block", "Code", "Facts", "Figure", "Figures", "Notes", "Section", "ReportTable", "Text"]
-
 
 class Text(NamedTuple):
     """A paragraph."""

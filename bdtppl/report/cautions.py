@@ -12,8 +12,6 @@ from scipy import stats
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 
-__all__ = ["cautions"]
-
 _LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
 _LEVEL = 0.9
 _FALSE_ALARM = 0.001

@@ -13,8 +13,6 @@ from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 from bdtppl.summary import descent_in_words, gap_in_words, quantity_in_words
 
-__all__ = ["diagnostics"]
-
 _MOST_TOPOLOGIES = 10
 _UNKNOWN = "\N{EN DASH}"
 

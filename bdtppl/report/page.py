@@ -19,8 +19,6 @@ from bdtppl.report.predictions import dependences, predictions
 from bdtppl.report.subject import Subject
 from bdtppl.report.trees import trees
 
-__all__ = ["write_report"]
-
 _TEMPLATE = "report.html"
 _SECTIONS = {
     "The data": data,

@@ -7,8 +7,6 @@ from typing import Any
 
 from bdtppl.report.blocks import Figure
 
-__all__ = ["picture"]
-
 _MOST_SVG = 400_000  # bytes from which on a drawing is turned into dots
 _DOTS = 160  # an inch
 _PIXELS = 96  # of CSS, an inch

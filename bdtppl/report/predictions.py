@@ -19,8 +19,6 @@ from bdtppl.report.pictures import picture
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 
-__all__ = ["dependences", "predictions"]
-
 _MOST_CLASSES = 12  # in a table of confusions
 _DEPENDENCES = 12  # columns that are drawn
 _DEPENDENCES_A_ROW = 3

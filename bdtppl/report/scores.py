@@ -11,8 +11,6 @@ from bdtppl.models.wording import number
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.blocks import ReportTable
 
-__all__ = ["confusion_table", "coverage", "score_table"]
-
 _BAND_LEVELS = (0.5, 0.9)
 
 

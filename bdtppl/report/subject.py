@@ -7,8 +7,6 @@ from typing import Any
 from bdtppl.plotting.axes import name_axis
 from bdtppl.plotting.forecasts import Forecasts
 
-__all__ = ["Subject"]
-
 
 @dataclass(frozen=True, eq=False)
 class Subject:

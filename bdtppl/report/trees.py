@@ -11,8 +11,6 @@ from bdtppl.report.blocks import Block, Code, Figures, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
 
-__all__ = ["trees"]
-
 _TREES_DRAWN = 10
 _DRAWN_TREES = 5
 _LEAST_PROBABILITY = 0.01  # of the best tree's probability, for a tree to be drawn

@@ -9,8 +9,6 @@ from bdtppl.models.prior_kinds import RegisteredPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.wording import counted, describe_model, function_name, listed, number
 
-__all__ = ["constraints_in_words", "inference_in_words", "prior_in_words", "soft_model_in_words"]
-
 
 def prior_in_words(prior: Any) -> list[str]:
     """Say in sentences how probable a prior finds trees."""

@@ -21,8 +21,6 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.soft.tree import SoftRegression
 
-__all__ = ["require_classes", "require_posterior", "require_statistics", "require_trees"]
-
 _CLOSE = 1e-6  # of the largest value: sums are added in other orders
 _ENTRIES_AT_ONCE = 1 << 22  # of trees by rows
 _MOST_ROWS_COUNTED = 1 << 26  # of trees by rows whose statistics are counted again

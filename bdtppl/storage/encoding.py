@@ -24,8 +24,6 @@ from bdtppl.models.registry import LEAF_FAMILIES, TREE_PRIORS
 from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
-__all__ = ["decode", "encode"]
-
 _ENCODED_CLASSES = {
     part.__name__: part
     for part in (

@@ -48,8 +48,6 @@ from bdtppl.storage.checks import (
 from bdtppl.storage.encoding import decode, encode
 from bdtppl.storage.posterior import Arrays, below, describe_posterior, rebuild_posterior, under
 
-__all__ = ["FILE", "load", "save"]
-
 FILE = "model.bdtppl"
 _MODEL_KIND = "bdtppl model"
 _NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself

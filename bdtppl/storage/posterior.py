@@ -20,8 +20,6 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree_batch import SoftTrees
 from bdtppl.storage.encoding import decode, encode
 
-__all__ = ["Arrays", "below", "describe_posterior", "rebuild_posterior", "under"]
-
 Arrays = dict[str, Any]  # of NumPy
 
 _DESIGN = ("matrix", "weights", "num_codes", "cut_threshold", "is_indicator", "column")

@@ -32,16 +32,6 @@ from jax import lax
 from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = [
-    "best_level",
-    "gradient_and_curvature",
-    "first_power",
-    "is_normal",
-    "redraw_all",
-    "redraw_each",
-    "total_of",
-]
-
 _MOST_STEPS, _LEAST_STEP = 100, 1e-3
 _LEAST_SHARE = 1e-3  # of the mean second derivative, where the own one vanishes
 _ROUNDING = 1e-4

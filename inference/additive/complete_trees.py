@@ -3,18 +3,6 @@
 import numba
 import numpy as np
 
-__all__ = [
-    "add_up",
-    "child_of",
-    "node_exists",
-    "follow_rule",
-    "grow_prior",
-    "inlined",
-    "node_splits",
-    "multiply",
-    "vectorised",
-]
-
 # Divisions that may raise an error are not vectorised.
 vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")

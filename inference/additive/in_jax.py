@@ -18,8 +18,6 @@ from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, result
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = ["SumState", "TreeSweep"]
-
 
 class SumState(NamedTuple):
     """A sum of m trees of at most L levels at n rows.

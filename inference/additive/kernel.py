@@ -37,8 +37,6 @@ from bdtppl.inference.additive.tables import (
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior, class_probabilities
 
-__all__ = ["AdditiveInfo", "AdditiveKernel", "AdditiveState", "default_moves"]
-
 Moves = Sequence[Sequence[int]]
 
 _FIRST_DRAWS = 30  # of the linear term

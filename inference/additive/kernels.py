@@ -42,8 +42,6 @@ from bdtppl.inference.additive.complete_trees import (
     vectorised,
 )
 
-__all__ = ["BY_ONE_FEATURE", "Room", "sweep_room", "sweep", "sweep_noise", "uniforms_of_visit"]
-
 _reordered = numba.njit(
     cache=True,
     nogil=True,

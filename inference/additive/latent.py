@@ -9,8 +9,6 @@ import math
 
 import numba
 
-__all__ = ["draw_polya_gamma", "draw_truncated"]
-
 _native = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 _LIMIT = 0.64  # between both series, where they cross

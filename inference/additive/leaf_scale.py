@@ -7,8 +7,6 @@ distributions for variance parameters in hierarchical models, section 3.2).
 
 import numpy as np
 
-__all__ = ["draw_leaf_factors"]
-
 
 def draw_leaf_factors(
     generator: np.random.Generator,

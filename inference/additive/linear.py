@@ -7,8 +7,6 @@ horseshoe estimator, equations 2 and 3).
 
 import numpy as np
 
-__all__ = ["LinearTerm"]
-
 _LEAST_DEVIATION = 1e-10  # of the deviation in its prior's median
 
 

@@ -23,8 +23,6 @@ from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_prob
 from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree
 
-__all__ = ["SumPosterior"]
-
 _DRAWS_AT_ONCE = 16
 _SCALED = ("linear", "linear_deviation", "leaf_scale")
 _ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", *_SCALED)

@@ -9,8 +9,6 @@ from bdtppl.inference.additive.complete_trees import grow_prior
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.tables import prior_tables, row_tables
 
-__all__ = ["draw_sum_prior"]
-
 
 def draw_sum_prior(
     rng: np.random.Generator, posterior: SumPosterior, num_draws: int

@@ -12,8 +12,6 @@ from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference
 
-__all__ = ["SumChains", "SumsUnderWay"]
-
 _SWEEPS_AT_ONCE = 10
 _SWEEPS_OF_A_WORKER = 100  # to which the state travels, with the leaf of each row in each tree
 _GROWING_SWEEPS = 10

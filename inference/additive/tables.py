@@ -9,19 +9,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 from bdtppl.models.hard.leaf_scores import MOST_TABLED
 
-__all__ = [
-    "MOST_BINS",
-    "MOST_TREE_LEVELS",
-    "USUAL_BINS",
-    "RowTables",
-    "SumPriorTables",
-    "as_bins",
-    "chances_of_rules",
-    "noise_tables",
-    "prior_tables",
-    "row_tables",
-]
-
 MOST_BINS = 256  # a bin of a feature is one byte
 USUAL_BINS = 100  # of a feature, at most
 MOST_TREE_LEVELS = 6  # leaves of a tree are numbered by a byte

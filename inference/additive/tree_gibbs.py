@@ -32,8 +32,6 @@ from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.inference.additive.kernel import default_moves
 from bdtppl.inference.additive.tree_sum import SumProblem, TreeSum
 
-__all__ = ["TreeGibbs", "TreeGibbsState"]
-
 _HELD, _LEVELS = "_bdtppl_held_sums", "_bdtppl_levels"
 _FEW_ACCEPTED, _SHOULD_ACCEPT = 0.1, 0.5
 _PROBED = 2  # values of all other sites

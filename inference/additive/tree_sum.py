@@ -19,8 +19,6 @@ from bdtppl.models.data.schema import Schema, refuse_new_missing
 from bdtppl.models.data.tables import as_table, has_names
 from bdtppl.models.hard.additive import AdditivePrior
 
-__all__ = ["SumProblem", "TreeSum"]
-
 
 class SumProblem:
     """Rows of a table and the prior of a sum of trees over them.

@@ -41,8 +41,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["BoxPosterior", "why_no_boxes"]
-
 _LEAST_EXPECTED = 1e-13  # expected number of a node, below which it is left out of marginals
 _LEAST_DERIVED = 1e-10  # the same for gradients
 _LENGTHS = (1 << 12, 1 << 15, 1 << 18)  # of leaves in compiled functions

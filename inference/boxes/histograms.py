@@ -17,8 +17,6 @@ import numpy as np
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.models.arrays.threads import in_threads
 
-__all__ = ["BoxHistograms", "CellLayout", "row_keys"]
-
 _ROWS_IN_CACHE = 1 << 13  # whose codes stay in the cache while all histograms are filled
 _SETS_AT_ONCE = 16  # filled by one thread before it takes the next ones
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from bdtppl.models.leaf_kernels import score_leaves
 
-__all__ = ["BEST", "EXPAND", "INSIDE", "OUTSIDE", "statistics", "visit"]
-
 INSIDE, BEST, OUTSIDE, EXPAND = 0, 1, 2, 3  # tasks of visits
 
 

@@ -17,8 +17,6 @@ from bdtppl.inference.smooth import smooth
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = ["box_log_evidence"]
-
 
 def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> jax.Array:
     """Log evidence of targets, in the caller's precision; differentiable once.

@@ -21,18 +21,6 @@ from bdtppl.models.data.schema import Categories, Column, Schema
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = [
-    "Chunks",
-    "Labels",
-    "TargetMoments",
-    "Part",
-    "Parts",
-    "Sketch",
-    "Survey",
-    "BoxTally",
-    "in_pairs",
-]
-
 _MOST_VALUES = 1 << 14  # of a sketch: 256 kB a column
 
 Merged = TypeVar("Merged")

@@ -23,8 +23,6 @@ from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["BoxMixture", "LeafList", "LeafTable"]
-
 _ROWS_AT_ONCE = 1 << 14
 _MOST_LISTED = 1 << 20  # leaves
 _BYTES_OF_SETS = 1 << 26

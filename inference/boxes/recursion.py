@@ -35,8 +35,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import has_kernel
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = ["Expansion", "Leaves", "Recursion"]
-
 _MOST_EVENTS = 1 << 18
 _MOST_SCORES = 1 << 22  # given scores of one call
 _SUMS_KEPT = 8  # prefix sums of feature sets that trees were looked up in last

@@ -18,8 +18,6 @@ import numpy as np
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.data.design import Design
 
-__all__ = ["BoxSpace", "Group", "FeatureSides"]
-
 
 class FeatureSides(NamedTuple):
     """Sides of one feature, of one kind; m sides.

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["BoxRules", "BoxUsage", "GroupTables", "LeafEvents", "LeafTables", "PriorTables"]
-
 
 class GroupTables(NamedTuple):
     """One group of boxes of a level; k features are cut, d can be.

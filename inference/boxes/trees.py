@@ -14,8 +14,6 @@ from bdtppl.models.data.splits import Split, split_number
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["WrittenTrees", "draw_trees", "rank_trees"]
-
 _BOXES_KEPT = 1 << 12
 
 

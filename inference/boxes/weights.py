@@ -20,8 +20,6 @@ from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 from bdtppl.models.prior_weights import log_weights
 
-__all__ = ["PriorGrid", "counts_apart", "facts_beyond_counts", "leaf_tables", "num_weights"]
-
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
 _MOST_WEIGHTS = 20_000_000

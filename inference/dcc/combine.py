@@ -29,8 +29,6 @@ from bdtppl.inference.evidence.estimates import (
 from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 
-__all__ = ["Component", "combine", "layered_evidence", "topology_weights"]
-
 _LEAST_VISITS = 3  # whose spread tells anything
 
 

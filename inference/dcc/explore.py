@@ -28,8 +28,6 @@ from bdtppl.inference.parallel import fan_out
 from bdtppl.inference.run import Inference
 from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours
 
-__all__ = ["TopologyWalk", "WalkState", "log_topology_joint", "utilities", "within_reach"]
-
 _NUMBERS = "since", "visits", "num_restarts"
 _ERRORS = 3.0  # standard errors by which an estimate may be too low
 _MISSED = 5.0  # nats by which it may be too low if chains missed the main mode

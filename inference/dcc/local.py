@@ -44,8 +44,6 @@ from bdtppl.inference.summaries.diagnostics import diagnose, log_masses, stuck
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
-__all__ = ["Explored", "begin_topologies", "burn_in", "temper", "visit_topology"]
-
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain that tempered SMC starts around
 _LARGEST_R_HAT = 1.1  # of the last steps of warm-up, which are few

@@ -18,8 +18,6 @@ from bdtppl.models.soft.topology import (
     require_max_splits,
 )
 
-__all__ = ["DCC"]
-
 _LEAST_WARMUP = 4
 
 

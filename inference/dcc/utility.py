@@ -16,8 +16,6 @@ Cochrane, Wills and Johnson 2024, Divide, Conquer, Combine Bayesian Decision Tre
 import numpy as np
 from scipy.special import log_ndtr
 
-__all__ = ["exploitation", "exploration", "utility"]
-
 
 def exploitation(log_evidence: np.ndarray, log_variance: np.ndarray, kappa: float) -> np.ndarray:
     """Compute tau_m / max tau, float64 [m].

@@ -22,20 +22,6 @@ from scipy.special import softmax
 from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.arguments import require_choice
 
-__all__ = [
-    "LARGEST_PARETO_K",
-    "Evidence",
-    "EvidenceMethod",
-    "Moments",
-    "choose_estimate",
-    "log_mean",
-    "log_normal_error",
-    "may_need_tempered",
-    "moments",
-    "pareto_k",
-    "summarise",
-]
-
 EvidenceMethod = Literal["auto", "lais", "smc"]
 
 LARGEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4

@@ -43,17 +43,6 @@ from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
-__all__ = [
-    "Denominator",
-    "Layer",
-    "Mixture",
-    "Proposals",
-    "fit_proposals",
-    "sample_layer",
-    "thin",
-    "weigh_proposals",
-]
-
 Denominator = Literal["basic", "spatial", "mixture"]
 
 

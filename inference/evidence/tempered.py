@@ -39,15 +39,6 @@ from bdtppl.inference.statistics import effective_sample_size
 from bdtppl.models.arrays.threads import in_threads, num_threads
 from bdtppl.models.pytrees import as_partial
 
-__all__ = [
-    "TemperedPath",
-    "Schedule",
-    "Tempered",
-    "adapt_schedule",
-    "follow_schedule",
-    "tempered_evidence",
-]
-
 _TARGET_ACCEPTANCE = 0.8
 _INTEGRATION_STEPS = 5
 _MOST_RISES = 200

@@ -12,8 +12,6 @@ from jax.scipy.special import logsumexp
 
 from bdtppl.inference.hard.shapes import Shape, places
 
-__all__ = ["log_backward", "reordered", "steps_of_splits"]
-
 _NEVER = -1e30
 
 

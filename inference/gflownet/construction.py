@@ -24,16 +24,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = [
-    "MOST_SPLITS",
-    "NOTHING",
-    "Construction",
-    "Partial",
-    "begin_trees",
-    "offered",
-    "split_leaf",
-]
-
 NOTHING = -1  # in paths, beyond a node's depth
 
 MOST_SPLITS = 15  # of trees without a limit on their depth

@@ -20,8 +20,6 @@ from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Drawn", "weighed"]
-
 
 class Drawn(NamedTuple):
     """Draws of a policy.

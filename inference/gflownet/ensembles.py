@@ -7,8 +7,6 @@ import numpy as np
 
 from bdtppl.inference.hard.posterior import Posterior
 
-__all__ = ["Ensemble", "reweighted"]
-
 Ensemble = Literal["importance", "mean", "distinct", "algorithm-1"]
 """How draws are weighed.
 

@@ -52,19 +52,6 @@ from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import Node, require_weighs
 
-__all__ = [
-    "NUM_FACTS",
-    "Amortised",
-    "FlowChoices",
-    "FlowProblem",
-    "Seen",
-    "choices",
-    "joined",
-    "log_flows",
-    "pose_problem",
-    "row_sums",
-]
-
 NUM_FACTS = 7
 _MOST_DEPTH = 10  # levels of splits, since arrays have room for every node
 _PIECE_ENTRIES = 1 << 17  # children times rules, or rows, that are weighed at once

@@ -21,8 +21,6 @@ from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 
-__all__ = ["best_tree"]
-
 _TREES_TRIED = 64  # nodes that are weighed in one call
 
 

@@ -16,18 +16,6 @@ from bdtppl.inference.gflownet.grammar_network import Flow
 from bdtppl.inference.hard.shapes import LEAF, Shape, heap_order
 from bdtppl.models.hard.packed_model import children
 
-__all__ = [
-    "FREE",
-    "HeapDraws",
-    "Visits",
-    "as_heap",
-    "draw",
-    "follow_trees",
-    "from_heap",
-    "log_policy",
-    "go_down",
-]
-
 FREE = -2  # slots of given trees whose rules are drawn
 
 

@@ -13,8 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Flow", "FlowNetwork"]
-
 
 class Flow(Protocol):
     """A learner of log flows: a pytree of arrays with these methods."""

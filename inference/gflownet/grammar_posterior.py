@@ -21,8 +21,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Scores", "log_flow", "sample_weighted", "score"]
-
 _TREES_AT_ONCE = 16  # trees drawn at once, as many as in training, to share its compiled code
 
 

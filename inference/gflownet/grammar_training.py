@@ -24,19 +24,6 @@ from bdtppl.models.arguments import require_integer
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.settings import check_parameters, parameter
 
-__all__ = [
-    "Metrics",
-    "Ring",
-    "GrammarSettings",
-    "FlowState",
-    "balance_loss",
-    "initial_flow_state",
-    "learn",
-    "optimiser",
-    "train_step",
-    "train_flow",
-]
-
 
 @dataclass(frozen=True)
 class GrammarSettings:

@@ -28,8 +28,6 @@ from bdtppl.models.hard.log_joint import log_joint
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["Amortisation", "Flows", "Policies", "TrainingState", "key_of_use"]
-
 _USES = "start", "train", "draws", "exact", "distance", "leaves"  # of random numbers
 _ROUND = 100  # steps after which the distance is looked at
 _DRAWS = 256  # for an estimate of the distance, of the policy and of the posterior

@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_sigmoid, log_softmax, relu
 
-__all__ = ["PathPolicy", "Policy", "log_choices", "log_stop_and_go"]
-
 _KEY_SIZE = 32  # of the features of a leaf
 _MOST_KNOTS = 16  # of one feature
 _IMPOSSIBLE = -1e30  # log probability of masked items: probability 0, but a finite gradient

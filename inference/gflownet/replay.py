@@ -9,8 +9,6 @@ from jax import lax
 from bdtppl.inference.gflownet.construction import Partial
 from bdtppl.inference.hard.shapes import Shape, roots
 
-__all__ = ["Buffer", "empty", "mixed", "path_keys", "recall", "remember", "tree_keys"]
-
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of the finaliser of splitmix64
 

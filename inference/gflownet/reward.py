@@ -15,8 +15,6 @@ from bdtppl.inference.gflownet.construction import Construction
 from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints
 from bdtppl.models.hard.node_scores import leaf_scores
 
-__all__ = ["rewards"]
-
 
 def rewards(
     rng_key: jax.Array,

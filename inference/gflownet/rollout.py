@@ -25,8 +25,6 @@ from bdtppl.inference.gflownet.trajectories import Trajectories, log_joints, ope
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.growth import draw_choice
 
-__all__ = ["judged", "roll_out", "undo_logits"]
-
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 

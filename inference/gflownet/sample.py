@@ -22,8 +22,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["sample", "upper_bound"]
-
 _TRAJECTORIES = 256  # trajectories that are drawn at once
 
 

@@ -28,8 +28,6 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.settings import check_parameters, parameter
 
-__all__ = ["TrainingInfo", "Learner", "PolicySettings", "begin_training", "train"]
-
 Decay = Literal["cosine", "constant"]
 LogZOptimiser = Literal["descent", "adam"]
 

@@ -15,8 +15,6 @@ from bdtppl.inference.gflownet.backward import steps_of_splits
 from bdtppl.inference.gflownet.construction import Partial
 from bdtppl.inference.hard.shapes import Shape
 
-__all__ = ["Trajectories", "log_joints", "open_slots", "trajectory_balance"]
-
 
 class Trajectories(NamedTuple):
     """Trees of b trajectories of at most T splits, and their probabilities along the way.

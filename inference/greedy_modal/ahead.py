@@ -12,8 +12,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["compile_ahead"]
-
 _compiled: set = set()
 
 

@@ -24,8 +24,6 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.sparse_partitions import best_sparse_rules
 from bdtppl.inference.greedy_modal.weights import log_stop_of_nodes
 
-__all__ = ["NodeChoice", "choose", "may_split", "rules_ahead"]
-
 _COPIED_ENTRIES = 1 << 22  # rows times features of children that are valued at once
 
 

@@ -18,8 +18,6 @@ from bdtppl.models.data.splits import goes_left
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["Columns", "Level", "RowGroups", "descend", "row_leaf_statistics", "only", "root_level"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:

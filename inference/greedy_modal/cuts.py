@@ -7,8 +7,6 @@ import numpy as np
 from bdtppl.inference.greedy_modal.columns import Level
 from bdtppl.inference.greedy_modal.problem import Problem
 
-__all__ = ["Cuts", "count_rules", "cuts_of_feature", "num_cuts"]
-
 
 class Cuts(NamedTuple):
     """Rules of one feature and side of missing values in a level's nodes; a positions, K segments.

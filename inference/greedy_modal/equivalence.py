@@ -7,8 +7,6 @@ from bdtppl.inference.greedy_modal.partitions import Best
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.data.splits import missing_goes_left, position_below
 
-__all__ = ["partition_of_rules"]
-
 
 def partition_of_rules(problem: Problem, node: Level, rules: Best) -> np.ndarray:
     """Assign numbers to the partitions of the rules of a level of one node, int [r].

@@ -18,8 +18,6 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["GreedyTree", "grow", "prune"]
-
 
 @dataclass(frozen=True, eq=False)
 class GreedyTree:

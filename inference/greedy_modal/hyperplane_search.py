@@ -18,8 +18,6 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["num_normals", "search"]
-
 _TEMPERATURES = np.geomspace(0.5, 0.015, 60)  # standard deviations of the features in the node
 _LEARNING_RATE = 0.15
 _KEPT_STEPS = np.array([0, 30, 59])  # steps whose normals are tried: there are many maxima

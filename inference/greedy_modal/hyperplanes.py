@@ -19,8 +19,6 @@ from bdtppl.inference.greedy_modal.partitions import Best, best_rules, is_less
 from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.data.design import Design
 
-__all__ = ["Hyperplane", "better_hyperplanes", "projected", "split", "with_projections"]
-
 # Significant digits of a normal, and its least component relative to the largest one, in standard
 # deviations of the features. Of equal scores the first form, the shortest, is taken.
 _FORMS = ((2, 0.1), (3, 0.0), (4, 0.0), (6, 0.0))

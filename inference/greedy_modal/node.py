@@ -13,8 +13,6 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.data.splits import position_below
 from bdtppl.models.hard.tree import Tree
 
-__all__ = ["PartitionPosterior", "partition_posterior"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartitionPosterior:

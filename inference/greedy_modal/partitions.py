@@ -22,17 +22,6 @@ from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.splits import split_number
 from bdtppl.models.leaf import CountTable
 
-__all__ = [
-    "Best",
-    "best_positions",
-    "best_rules",
-    "best_rules_of_feature",
-    "every_rule",
-    "is_less",
-    "node_scores",
-    "ranked",
-]
-
 _SCORE_TIE = 1e-11  # relative difference below which scores are equal up to rounding
 
 

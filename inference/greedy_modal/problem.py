@@ -15,8 +15,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs, weighs_each_cut
 
-__all__ = ["Problem", "pose"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

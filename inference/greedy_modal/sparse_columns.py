@@ -21,8 +21,6 @@ from bdtppl.models.data.sparse import SparseDesign
 from bdtppl.models.data.splits import goes_left, split_number
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["SparseColumns", "SparseLevel"]
-
 
 @dataclass(frozen=True, eq=False)
 class SparseColumns(RowGroups):

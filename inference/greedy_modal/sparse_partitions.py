@@ -20,8 +20,6 @@ from bdtppl.inference.greedy_modal.weights import log_rules
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.data.splits import split_number
 
-__all__ = ["best_sparse_rules"]
-
 _GROUPS_A_PIECE = 1 << 17  # entries whose groups are searched at once
 
 

@@ -21,8 +21,6 @@ from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-__all__ = ["as_posterior", "distinct_trees", "keep_used_features", "numbered", "tree_space"]
-
 _TIE = 1e-9  # difference below which log joints are equal up to rounding
 
 

@@ -12,15 +12,6 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
 from bdtppl.models.prior_weights import weigh
 
-__all__ = [
-    "LawOfCuts",
-    "compile_weights",
-    "count_by_column",
-    "log_rules",
-    "log_rules_of_features",
-    "log_stop_of_nodes",
-]
-
 _NODES_A_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 

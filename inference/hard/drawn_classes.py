@@ -19,8 +19,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaves import DirichletCategorical
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["DrawnClasses"]
-
 
 @pytree_dataclass
 class DrawnClasses:

@@ -31,8 +31,6 @@ from bdtppl.models.leaf import LEAF_FAMILIES, Leaf
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.wording import listed
 
-__all__ = ["LeafMixture", "PiecedMixture", "leaf_cdf", "leaf_means"]
-
 _GRID = 24
 _MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
 _MANY_LEAVES = 2000  # of a kind of rows

@@ -12,8 +12,6 @@ import numpy as np
 
 from bdtppl.models.hard.tree import Tree, route
 
-__all__ = ["Grouping", "group", "group_by_leaves", "group_by_rows"]
-
 Grouping = Literal["tree", "partition"]
 """What is one: a tree, or all trees whose leaves hold the same training rows."""
 

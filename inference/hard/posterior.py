@@ -26,8 +26,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaves import DirichletCategorical
 
-__all__ = ["Posterior", "RankedTrees"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankedTrees:

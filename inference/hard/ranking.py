@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["STOP", "Candidate", "Choices", "ranked_trees"]
-
 STOP = -1
 
 

@@ -12,24 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = [
-    "LEAF",
-    "Shape",
-    "branched",
-    "cut_back",
-    "grown",
-    "heap_order",
-    "places",
-    "pruned",
-    "roots",
-    "rotated",
-    "running_count",
-    "select_trees",
-    "subtree_sums",
-    "with_capacity",
-    "with_rules",
-]
-
 LEAF = -1
 
 _FLAGS_A_PRODUCT = 32  # flags that are counted by one product

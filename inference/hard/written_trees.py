@@ -18,8 +18,6 @@ from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.wording import threshold_text
 
-__all__ = ["WrittenOut", "as_shape", "hand_down", "root_rows", "write_out"]
-
 _NODES = 1 << 13  # nodes that are settled at once, at most
 _ENTRIES_SETTLED = 1 << 25  # nodes times rows or rules
 

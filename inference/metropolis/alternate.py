@@ -16,8 +16,6 @@ from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = ["Alternate"]
-
 
 @pytree_dataclass
 class Alternate:

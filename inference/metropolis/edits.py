@@ -34,8 +34,6 @@ from bdtppl.models.hard.node_scores import node_weights
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["EditState", "RegrowEdits", "edited", "initial_edits"]
-
 _SPLIT, _MERGE, _CHANGE = range(3)
 
 

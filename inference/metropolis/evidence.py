@@ -10,8 +10,6 @@ import numpy as np
 
 from bdtppl.inference.summaries.diagnostics import error_of_mean
 
-__all__ = ["stepping_stones"]
-
 
 def stepping_stones(log_likelihood: np.ndarray, powers: np.ndarray) -> tuple[float, float]:
     """Estimate the log evidence and its standard error.

@@ -19,16 +19,6 @@ from bdtppl.inference.metropolis.state import State, at_nodes, summed
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights
 from bdtppl.models.hard.packed_model import PackedModel, children
 
-__all__ = [
-    "ANY",
-    "SPLIT",
-    "GrownTrees",
-    "draw_choice",
-    "grow_from_prior",
-    "grown_trees",
-    "log_normalisers",
-]
-
 ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
 
 

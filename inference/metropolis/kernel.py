@@ -14,17 +14,6 @@ from bdtppl.inference.hard.shapes import select_trees
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 
-__all__ = [
-    "KERNELS",
-    "Info",
-    "Kernel",
-    "NamedKernel",
-    "Proposal",
-    "Tally",
-    "step",
-    "steps",
-]
-
 
 class Proposal(NamedTuple):
     """Proposed states of b chains.

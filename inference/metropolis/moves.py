@@ -27,8 +27,6 @@ from bdtppl.models.hard.node_scores import log_rule
 from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["CHIPMAN", "DENISON", "MOVES", "ROTATING", "LocalMoves", "propose"]
-
 MOVES = ("grow", "prune", "change", "shift", "swap", "rotate")
 _GROW, _PRUNE, *_ = range(len(MOVES))
 

@@ -32,8 +32,6 @@ from bdtppl.models.leaf_kernels import own_score
 from bdtppl.models.prior_kinds import Node, Rule
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["Redraw", "redrawn"]
-
 _LEVELS_REDRAWN = 3  # of the nodes of a subtree, its top among them
 _MOST_RULES = 2048
 _SIDES_SCORED = 1 << 6  # sides of rules whose own rules are scored at once

@@ -27,8 +27,6 @@ from bdtppl.models.arguments import require_choice, require_integer
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = ["Regrow"]
-
 Choice = Literal["root", "cycle", "uniform"]
 Points = Literal["nodes", "choices"]
 Prune = Literal["subtree", "sequence"]

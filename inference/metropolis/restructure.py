@@ -23,8 +23,6 @@ from bdtppl.inference.metropolis.state import State, scored
 from bdtppl.models.hard.packed_model import PackedModel, available_rules, children
 from bdtppl.models.pytrees import pytree_dataclass
 
-__all__ = ["Restructure", "restructured"]
-
 
 @pytree_dataclass
 class Restructure:

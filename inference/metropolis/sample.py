@@ -32,8 +32,6 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.settings import check_parameters, parameter
 
-__all__ = ["ChainState", "MetropolisChains", "Sampled", "sample_chains"]
-
 _GROUPS = 4  # at most
 _LEAST_WALKS = 32  # of a group: fewer are hardly faster
 _REPORTS = 20  # parts of a run, after each of which progress is told

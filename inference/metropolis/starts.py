@@ -20,8 +20,6 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs, weighs
 
-__all__ = ["edits_kernel", "first_edits", "first_states"]
-
 _MOST_STARTS = 100  # draws of a tree to start at, if constraints forbid some
 _LONGER_EDITS = 1e-6  # share of the prior's sequences of edits that find no room
 

@@ -27,17 +27,6 @@ from bdtppl.models.hard.node_scores import NodeTerms, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.prior_kinds import TreeShape, log_tree, weighs
 
-__all__ = [
-    "State",
-    "at_nodes",
-    "initial",
-    "resized",
-    "scored",
-    "split_leaves",
-    "state_of",
-    "summed",
-]
-
 _ENTRIES_SCORED = 1 << 15  # nodes times rules that are scored at once, at most
 _FEWEST_NODES = 4  # that are; more would cost a few chains most of their time
 

@@ -16,8 +16,6 @@ import numpy as np
 from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, PoissonGamma
 
-__all__ = ["SCORES", "Tables", "stump_sums"]
-
 # A score that is called by address would be a number of this process in XLA's kept programs.
 SCORES = tuple(
     family.compiled_score for family in (DirichletCategorical, NormalInverseGamma, PoissonGamma)

@@ -27,8 +27,6 @@ from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
 from bdtppl.models.hard.packed_model import PackedModel
 
-__all__ = ["Exchanges", "Ladders", "as_powers", "climb", "evened", "exchange"]
-
 _POWER_STEPS = 10  # steps of the walks between two exchanges
 _CROWDING = 4  # a higher number puts more powers near 0
 _LEAST_REJECTED = 0.01  # keeps powers apart that accepted every exchange

@@ -25,8 +25,6 @@ from bdtppl.inference.nuts.kernel import COMPILED, Chains, NutsDraws, Steps, ada
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float32
 
-__all__ = ["walk_by_blackjax"]
-
 _CHAINS_TOGETHER = 4  # chains on CPUs, so that one size is compiled
 _STEPS_A_CALL = 256  # steps of one call of the compiled function
 

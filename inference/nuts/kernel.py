@@ -28,21 +28,6 @@ from bdtppl.inference.compiling import OneKernel
 from bdtppl.inference.nuts.trajectory import Trajectory, begin_trajectory, extend
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-__all__ = [
-    "COMPILED",
-    "Chains",
-    "NutsDraws",
-    "Inputs",
-    "Kind",
-    "Lane",
-    "Steps",
-    "adapt_chain",
-    "advance",
-    "empty_lane",
-    "new_chains",
-    "step_size",
-]
-
 _OF_MOMENTUM = 1 << 30  # first of the random numbers for momenta, beyond those of evaluations
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 

@@ -20,8 +20,6 @@ from bdtppl.inference.nuts.kernel import Chains, Lane, NutsDraws, Steps, advance
 from bdtppl.models.arrays.precision import in_float32
 from bdtppl.models.arrays.threads import in_threads, num_threads
 
-__all__ = ["walk"]
-
 _LANES = 8  # of a thread with several
 _FEW_STEPS = 4
 _ROUNDS = 256  # of one call of the compiled function

@@ -25,8 +25,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["Draw", "Trajectory", "begin_trajectory", "extend"]
-
 _DIVERGENCE = 1000.0  # of the energy, as in Stan
 
 

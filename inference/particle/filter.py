@@ -29,21 +29,6 @@ from bdtppl.inference.particle.proposals import ProposalWeights, draw_particle_c
 from bdtppl.models.hard.node_scores import leaf_scores
 from bdtppl.models.hard.packed_model import PackedModel, children
 
-__all__ = [
-    "RESAMPLING",
-    "Noise",
-    "Particles",
-    "Resampling",
-    "FinishedRuns",
-    "Stages",
-    "draw_particle_noise",
-    "grow_particles",
-    "initial_particles",
-    "renewed",
-    "resample_particles",
-    "settle",
-]
-
 _LEAF_ENTRIES = 1 << 22  # nodes times rows whose statistics are summed at once
 
 Resampling = Callable[[jax.Array, jax.Array, int], jax.Array]

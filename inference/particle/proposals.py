@@ -19,8 +19,6 @@ from bdtppl.inference.summaries.distinct import distinct
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.models.hard.packed_model import PackedModel
 
-__all__ = ["PROPOSALS", "ParticleChoice", "ProposalWeights", "draw_particle_choice"]
-
 _ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighed at once
 _LEAST_PIECE = 4
 _SHARE_OF_PRIOR = 0.1  # of what the defensive proposal draws

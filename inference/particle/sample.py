@@ -32,16 +32,6 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.settings import check_parameters, parameter
 
-__all__ = [
-    "FilterState",
-    "Filtered",
-    "GrowthName",
-    "ParticleFilters",
-    "ProposalName",
-    "ResamplingName",
-    "sample_particles",
-]
-
 ProposalName = Literal["prior", "empirical", "optimal", "defensive"]
 GrowthName = Literal["node", "layer"]
 ResamplingName = Literal["systematic", "multinomial", "never"]

@@ -21,19 +21,6 @@ from bdtppl.models.arrays.padding import padded, padded_size
 from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
 
-__all__ = [
-    "BLOCK_NODES",
-    "ChartBlock",
-    "Chart",
-    "block_of",
-    "chart_for",
-    "facts_of",
-    "node_at",
-    "nodes_at_all_depths",
-    "rule_at",
-    "take",
-]
-
 BLOCK_NODES = 512
 _BLOCK_PRODUCTIONS = 4096  # so that the arrays of a block stay in the cache
 _FEW_PRODUCTIONS = 256  # charts with fewer have smaller blocks, with less padding

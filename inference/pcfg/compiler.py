@@ -27,8 +27,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.prior_kinds import Rules
 
-__all__ = ["TooManySubproblems", "compile_grammar", "count_subproblems"]
-
 _CHUNK_ENTRIES = 1 << 18  # node-by-cut entries of one chunk: its arrays stay in the cache
 
 

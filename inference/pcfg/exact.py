@@ -49,8 +49,6 @@ from bdtppl.models.leaf import CountTable, Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["ExactPosterior"]
-
 _SETS_A_PIECE = 2048  # trees written out at once
 _NEGLIGIBLE_LEAF = 1e-12  # probability
 _LEAVES_A_PIECE = 4096

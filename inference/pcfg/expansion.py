@@ -14,8 +14,6 @@ from bdtppl.models.arrays.bit_loops import trailing_zeros
 from bdtppl.models.arrays.bitsets import pack
 from bdtppl.models.data.design import Design
 
-__all__ = ["Cells", "Found", "cells_of_children", "expand"]
-
 
 class Cells(NamedTuple):
     """Cells of a design: C cells of W words, d usable features, V codes that cells have of these.

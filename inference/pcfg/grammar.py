@@ -20,8 +20,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.path_memory import PathMemory
 from bdtppl.models.prior_kinds import Rules, TreePrior, require_rules_apart, weighs_each_cut
 
-__all__ = ["Grammar", "gap_threshold"]
-
 
 @dataclass(frozen=True, eq=False)
 class Grammar:

@@ -9,8 +9,6 @@ import numpy as np
 
 from bdtppl.models.arrays.growing import Growing
 
-__all__ = ["HashTable"]
-
 
 @numba.njit(cache=True, nogil=True)
 def _slot_of(key, slots):

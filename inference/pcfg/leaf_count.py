@@ -34,17 +34,6 @@ from bdtppl.inference.pcfg.passes import Semiring, one_level_down, one_level_up,
 from bdtppl.inference.pcfg.sampling import ChartChoices, Derivations, accumulate, draw_production
 from bdtppl.models.leaf_count_priors import LeafCountPrior
 
-__all__ = [
-    "LeafCountUsage",
-    "Weights",
-    "leaf_count_choices",
-    "inside_by_leaves",
-    "log_leaves",
-    "outside_by_leaves",
-    "draw_with_leaf_counts",
-    "without_facts",
-]
-
 
 class Weights(NamedTuple):
     """Weights of a prior that the passes read: the same compiled passes serve all priors.

@@ -34,8 +34,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior
 from bdtppl.models.prior_kinds import TreePrior, TreeShape, require_weighs, weighs
 
-__all__ = ["LeafCountPosterior", "exact_posterior", "with_num_trees"]
-
 _MOST_ENTRIES = 1 << 29  # numbers of the largest table, 4 GiB
 _CHUNK = 4096  # trees drawn at once, and trees that predict new rows
 

@@ -32,8 +32,6 @@ from bdtppl.models.arrays.precision import as_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_weighs
 
-__all__ = ["TreeMarginal", "log_evidence_function", "value_and_gradient"]
-
 
 class TreeMarginal(dist.Distribution):
     """Distribution of the targets of given rows, trees and leaf parameters summed out.

@@ -31,23 +31,6 @@ from bdtppl.inference.pcfg.chart import (
 )
 from bdtppl.models.prior_kinds import TreePrior
 
-__all__ = [
-    "Semiring",
-    "Usage",
-    "derivation_entropy",
-    "inside",
-    "log_partition",
-    "log_stops",
-    "log_terms",
-    "one_level_down",
-    "one_level_up",
-    "outside",
-    "rule_weights",
-    "score_derivations",
-    "segment",
-]
-
-
 Semiring = Literal["sum", "max"]
 
 

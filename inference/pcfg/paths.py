@@ -25,8 +25,6 @@ from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["DEPTH_NEGLIGIBLE", "ChartMixture", "LeafWeights", "PathWeights", "SampledPaths"]
-
 DEPTH_NEGLIGIBLE = 1e-13  # rows are not followed to depths with fewer expected nodes
 
 _MOST_LOST = 1e-9

@@ -13,8 +13,6 @@ from bdtppl.inference.pcfg.passes import log_stops
 from bdtppl.inference.pcfg.sampling import Derivations
 from bdtppl.models.arrays.padding import padded_size
 
-__all__ = ["rank_derivations"]
-
 _Node = tuple[int, int]  # subproblem and depth
 
 

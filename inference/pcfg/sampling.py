@@ -24,16 +24,6 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.arrays.threads import in_threads, num_threads
 
-__all__ = [
-    "ChartChoices",
-    "Derivations",
-    "accumulate",
-    "choice_probabilities",
-    "draw_production",
-    "sample_chunk",
-    "sample_derivations",
-]
-
 _DRAWS_PER_KEY = 512  # draws that share a key
 _MOST_BLOCKS = 16  # in a chunk
 

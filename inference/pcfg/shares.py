@@ -17,8 +17,6 @@ from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.rule_laws import Node, Rule, RuleLaw
 
-__all__ = ["log_shares"]
-
 _PRODUCTIONS_A_PIECE = 1 << 15
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from bdtppl.inference.pcfg.grammar import Grammar
 
-__all__ = ["Sides"]
-
 
 class Sides(NamedTuple):
     """Where productions send rows; arrays [E + 1].

@@ -25,8 +25,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import route
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["LeftOut", "leave_one_out"]
-
 
 class LeftOut(NamedTuple):
     """Predictions of n training rows, each from all others.

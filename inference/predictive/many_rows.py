@@ -14,8 +14,6 @@ import numpy as np
 
 from bdtppl.inference.parallel import fan_out, num_workers, workers
 
-__all__ = ["InPieces", "ManyRows", "by_rows"]
-
 _BYTES_AT_ONCE = 1 << 28  # of temporary arrays
 _BYTES_A_DRAW = 128  # of a target that is drawn
 _BYTES_A_QUANTILE = 64

@@ -18,8 +18,6 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.hard.tree import route
 from bdtppl.models.leaf import Leaf
 
-__all__ = ["draw_in_turn", "replicate"]
-
 
 @in_float64
 def replicate(

@@ -10,8 +10,6 @@ import numpy as np
 from bdtppl.inference.soft.mixture import NoiseMixture
 from bdtppl.models.data.target_scale import TargetScale
 
-__all__ = ["ScaledMixture"]
-
 _TAIL_DEVIATIONS = (
     10.0  # deviations beyond the outermost centres, where nothing is left of the tails
 )

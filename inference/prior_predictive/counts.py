@@ -19,8 +19,6 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.rule_laws import Rules
 from bdtppl.models.priors import DescriptionLength
 
-__all__ = ["log_num_trees", "num_trees"]
-
 
 def num_trees(num_rows: int, num_features: int) -> int:
     """Count the trees, T(n) = 1 + d sum_i T(i) T(n - i).

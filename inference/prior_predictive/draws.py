@@ -26,8 +26,6 @@ from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.soft.tree_batch import SoftTrees
 
-__all__ = ["draw_prior_targets", "draw_prior_trees", "draw_soft_prior"]
-
 
 def draw_prior_trees(
     rng_key: jax.Array,

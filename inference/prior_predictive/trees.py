@@ -40,16 +40,6 @@ from bdtppl.models.prior_kinds import Rules, TreePrior, require_tree_prior, requ
 from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import describe_kind
 
-__all__ = [
-    "NO_LIKELIHOOD",
-    "NodeChoices",
-    "EnumeratedTrees",
-    "PriorTrees",
-    "exact_prior",
-    "has_root_rule",
-    "laid_out",
-]
-
 NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, so the likelihood is 1
 _CAPACITY = 31  # slots of draws at first
 _TREES_A_PIECE = 4096  # trees drawn at once

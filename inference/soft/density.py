@@ -32,8 +32,6 @@ from numpyro.distributions import biject_to
 from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
-__all__ = ["SoftDensity"]
-
 _SIZES = 8  # sizes per doubling of the rows: each extra row costs time at every step
 _TRACING = RLock()  # all threads share the stack of NumPyro's handlers
 

@@ -26,8 +26,6 @@ from bdtppl.models.priors import DepthDecay
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
-__all__ = ["greedy_start"]
-
 _LIMITS = Constraints(max_depth=3, min_leaf=5)  # larger trees are slow to sample
 _SHARED = 0.3  # weight of a direction that all inputs share alike
 _LEAST_VARIANCE = 1e-6

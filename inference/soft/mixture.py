@@ -15,8 +15,6 @@ from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_classes, draw_noise, draw_uniforms
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
 
-__all__ = ["ClassMixture", "NoiseMixture"]
-
 _LAW = "the noise of soft trees"
 _REACH = 40.0  # scales beyond the outermost centres, where brackets of quantiles begin
 

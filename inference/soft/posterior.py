@@ -24,8 +24,6 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.models.soft.tree_batch import SoftTrees
 
-__all__ = ["SoftPosterior", "TopologyDraws", "Votes", "along_chains", "resample"]
-
 Votes = Literal["probability", "balanced"]
 
 _BATCH = 64  # draws that predict at once

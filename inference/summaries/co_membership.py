@@ -19,8 +19,6 @@ from bdtppl.inference.soft.posterior import SoftPosterior
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.hard.tree import Tree, route
 
-__all__ = ["hard_co_membership", "nearest_tree", "soft_co_membership"]
-
 _PIECE = 256  # trees
 _MOST_DRAWS = 1000  # of soft trees
 

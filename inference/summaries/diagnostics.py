@@ -16,16 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Diagnostics",
-    "diagnose",
-    "dissenting_chains",
-    "energy_information",
-    "error_of_mean",
-    "log_masses",
-    "stuck",
-]
-
 _FEWEST_DRAWS = 4  # of a chain, for its two halves to vary
 _FAR_BELOW = 7.0  # nats below the best mode: less than a thousandth of its probability
 

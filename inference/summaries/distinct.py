@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["Groups", "distinct", "map_distinct"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing
 
 T = TypeVar("T")

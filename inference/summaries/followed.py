@@ -7,8 +7,6 @@ import numpy as np
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.posteriors import AnyPosterior
 
-__all__ = ["followed", "predicted"]
-
 _ROWS = 5  # training rows whose predictions are followed
 _ROWS_OF_SUMS = 50
 

@@ -13,8 +13,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["Draws", "share_errors"]
-
 Draws = Literal["chains", "runs", "independent"]
 
 

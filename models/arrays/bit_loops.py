@@ -8,8 +8,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["leading_zeros", "number_of_bits", "trailing_zeros", "unsigned"]
-
 
 def unsigned(places: np.ndarray) -> np.ndarray:
     """View places in arrays as unsigned: compiled loops do not check these for negative ones."""

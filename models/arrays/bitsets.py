@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["pack", "unpack"]
-
 
 def unpack(words: np.ndarray, num_cells: int) -> np.ndarray:
     """Spell sets [k, words] out, uint8 [k, cells]."""

@@ -3,8 +3,6 @@
 import numba
 import numpy as np
 
-__all__ = ["distinct_rows"]
-
 
 def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find the distinct rows of integers.

@@ -17,8 +17,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["arguments", "handler_name", "matrix", "results"]
-
 _INTERFACE_VERSION = 3 << 32  # 0.3: the minor number is the upper half of the word
 _ONE_AT_A_TIME = threading.Lock()
 _COMPILED: dict[str, Any] = {}

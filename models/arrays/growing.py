@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["Growing"]
-
 
 class Growing:
     """An array with room for more rows, which the system provides as they are written.

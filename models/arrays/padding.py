@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["in_pieces", "padded", "padded_size"]
-
 _ALIGNMENT = 64  # bytes
 
 

@@ -12,9 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["as_float32", "as_float64", "cached_in_float64", "in_float32", "in_float64"]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

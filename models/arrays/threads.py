@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["as_worker", "in_threads", "is_worker", "num_threads"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

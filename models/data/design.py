@@ -17,18 +17,6 @@ import numpy as np
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.arrays.threads import in_threads
 
-__all__ = [
-    "MOST_GRID_CUTS",
-    "Binning",
-    "CutPoints",
-    "Design",
-    "RowlessDesign",
-    "as_weights",
-    "check_cuts",
-    "choose_cuts",
-    "midpoint",
-]
-
 MOST_GRID_CUTS = 10_000
 """Most cuts of a grid."""
 

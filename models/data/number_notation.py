@@ -11,18 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Decorated",
-    "decorated",
-    "first_misfit",
-    "is_number",
-    "looks_like_number",
-    "notations_of",
-    "undecorated",
-    "undecorated_numbers",
-    "without_notation",
-]
-
 _SIGNS = "+\u2212-"  # of which the second is the minus of typesetters
 _SPACES = " '\u2019\u00a0\u202f"
 _NOTATIONS = {  # the signs that may set off thousands, and the decimal sign

@@ -41,8 +41,6 @@ from bdtppl.models.data.tables import (
 )
 from bdtppl.models.wording import listed
 
-__all__ = ["MOST_IN_SETS", "Categories", "Column", "Schema", "TableWarning", "refuse_new_missing"]
-
 Categories = Literal["sets", "one-hot"]
 
 MOST_IN_SETS = 6

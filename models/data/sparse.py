@@ -13,8 +13,6 @@ import numpy as np
 
 from bdtppl.models.data.design import CutPoints, Design, midpoint
 
-__all__ = ["SparseDesign"]
-
 
 @dataclass(frozen=True, eq=False)
 class SparseDesign(CutPoints):

@@ -19,15 +19,6 @@ from numba.extending import register_jitable
 from bdtppl.models.data.schema import Column, Schema
 from bdtppl.models.wording import threshold_text
 
-__all__ = [
-    "ColumnSplit",
-    "Split",
-    "goes_left",
-    "missing_goes_left",
-    "position_below",
-    "split_number",
-]
-
 
 @register_jitable
 def split_number(position: Any, missing_left: Any) -> Any:

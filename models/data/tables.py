@@ -17,30 +17,6 @@ from scipy.sparse import csc_array, issparse
 
 from bdtppl.models.data.number_notation import decorated, undecorated_numbers
 
-__all__ = [
-    "are_dates",
-    "are_identifiers",
-    "counts_rows",
-    "as_categories",
-    "as_level",
-    "as_numbers",
-    "as_table",
-    "column_names",
-    "declared_levels",
-    "error_of_times",
-    "has_names",
-    "is_missing",
-    "converts_to_float",
-    "lossless",
-    "named_columns",
-    "positional_names",
-    "refuse_times",
-    "require_distinct",
-    "require_storable",
-    "select",
-    "sparse_numbers",
-]
-
 _TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
 _CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d+)?)?"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"

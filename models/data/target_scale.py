@@ -9,8 +9,6 @@ from scipy.special import boxcox1p, inv_boxcox1p
 
 from bdtppl.models.wording import number
 
-__all__ = ["IDENTITY", "ScaleName", "TargetScale", "skewness"]
-
 ScaleName = Literal["identity", "log", "log1p", "yeo-johnson"]
 
 _LEAST_TARGET = {"log": 0.0, "log1p": -1.0}  # which targets exceed

@@ -51,19 +51,6 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import counted, number
 
-__all__ = [
-    "AdditivePrior",
-    "AdditiveTrees",
-    "additive_log_joint",
-    "Link",
-    "NOISE_QUANTILE",
-    "RANGE_DEVIATIONS",
-    "calibrated",
-    "calibrated_to_classes",
-    "class_probabilities",
-    "sum_of_trees",
-]
-
 Link = Literal["identity", "probit", "logit"]
 
 RANGE_DEVIATIONS = 2.0  # k of Chipman et al.: see `calibrated`

@@ -17,8 +17,6 @@ from jax import lax
 
 from bdtppl.models.prior_kinds import TreeShape
 
-__all__ = ["Path", "is_allowed"]
-
 
 class Path(NamedTuple):
     """The splits above one node; k slots of its tree, those nearer to the root first.

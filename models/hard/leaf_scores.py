@@ -16,8 +16,6 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 
-__all__ = ["MOST_TABLED", "has_whole_counts", "leaf_scorer"]
-
 LeafScore = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 _SETS_SCORED = 1 << 20

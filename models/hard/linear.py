@@ -7,8 +7,6 @@ import numpy as np
 
 from bdtppl.models.data.design import Design
 
-__all__ = ["LinearColumns"]
-
 _MOST_DEVIATIONS = 4.0  # new rows beyond this lie as far off as it
 
 

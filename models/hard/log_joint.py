@@ -21,8 +21,6 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import TreeShape, log_tree
 
-__all__ = ["LogJoint", "is_possible", "log_joint"]
-
 
 class LogJoint(NamedTuple):
     """Scores of a batch of trees.

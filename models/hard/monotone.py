@@ -15,8 +15,6 @@ from jax import lax
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreeShape
 
-__all__ = ["expected_target", "is_monotone"]
-
 
 def expected_target(leaf: Leaf, statistics: Any) -> jax.Array:
     """Posterior mean that is compared, [...]; the mean class index in classification."""

@@ -23,19 +23,6 @@ from bdtppl.models.hard.packed_model import (
 from bdtppl.models.hard.rule_laws import DenseRules, RuleLaw
 from bdtppl.models.prior_kinds import Node, Rule, rule_law
 
-__all__ = [
-    "NodeTerms",
-    "NodeWeights",
-    "leaf_scores",
-    "leaf_statistics",
-    "log_rule",
-    "node_terms",
-    "node_weights",
-    "require_defined",
-    "side_stops",
-    "split_scores",
-]
-
 
 class NodeTerms(NamedTuple):
     """Terms that m nodes add to a tree's score.

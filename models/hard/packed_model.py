@@ -27,17 +27,6 @@ from bdtppl.models.prior_kinds import require_weighs
 from bdtppl.models.pytrees import as_partial
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = [
-    "Available",
-    "PackedModel",
-    "available_rules",
-    "children",
-    "count_rows",
-    "every_threshold",
-    "next_present",
-    "thresholds",
-]
-
 _UNROLLED = 32  # words of a set that are counted in one fused operation
 _COMPARED = 1 << 24  # rows times rules that are compared at once when tables are made, at most
 

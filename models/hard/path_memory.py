@@ -12,8 +12,6 @@ import numpy as np
 
 from bdtppl.models.data.design import midpoint
 
-__all__ = ["MOST_BITS", "PathMemory"]
-
 MOST_BITS = 64
 
 

@@ -22,8 +22,6 @@ import numpy as np
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.data.design import Design
 
-__all__ = ["CutTable", "DenseRules", "Node", "Rule", "RuleLaw", "RuleTable", "Rules", "facts_read"]
-
 Rules = Literal["gaps", "cuts"]
 
 

@@ -17,8 +17,6 @@ from jax import lax
 
 from bdtppl.models.data.splits import Split
 
-__all__ = ["Tree", "route"]
-
 _SPLIT = ("feature", "threshold", "left", "right")  # keys that a split must have
 _EMPTY_SLOT = {  # what an array of each name holds in an unused slot
     "feature": np.int32(-1),

@@ -10,8 +10,6 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart
 from bdtppl.models.priors import excluding
 
-__all__ = ["TreeModel"]
-
 
 @dataclass(frozen=True, eq=False)
 class TreeModel:

@@ -20,15 +20,6 @@ import numpy as np
 
 from bdtppl.models.pytrees import require
 
-__all__ = [
-    "DEFAULT_MOVES",
-    "Topology",
-    "TopologyPrior",
-    "neighbours",
-    "require_max_splits",
-    "topologies",
-]
-
 # Relative probabilities of the moves that Cochrane et al.'s program makes.
 DEFAULT_MOVES: Mapping[str, float] = {"grow": 0.6, "prune": 0.3, "stay": 0.1}
 

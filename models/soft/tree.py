@@ -31,8 +31,6 @@ from jax.scipy.special import gammaln
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 
-__all__ = ["LikelihoodName", "SoftClassification", "SoftRegression", "leaf_probabilities"]
-
 LikelihoodName = Literal["compound", "mixture"]
 
 

@@ -11,8 +11,6 @@ from bdtppl.models.pytrees import Array, pytree_dataclass
 from bdtppl.models.soft.topology import Topology
 from bdtppl.models.soft.tree import leaf_probabilities
 
-__all__ = ["SoftTrees"]
-
 
 @pytree_dataclass
 class SoftTrees:

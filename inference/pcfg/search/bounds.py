@@ -18,8 +18,6 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.constraints import Constraints
 from bdtppl.models.prior_kinds import Node, TreePrior, weight_bounds
 
-__all__ = ["MOST_LEVELS", "WeightTables", "bound_set", "score_counts", "weight_tables"]
-
 MOST_LEVELS = 200  # below which bounds are those of the last level
 _MOST_CELLS_TABLED = 20_000
 

@@ -13,18 +13,6 @@ import numpy as np
 from bdtppl.models.arrays.bit_loops import leading_zeros, number_of_bits, trailing_zeros
 from bdtppl.models.arrays.bitsets import pack
 
-__all__ = [
-    "CellFacts",
-    "FoundRules",
-    "bit_planes",
-    "compare_cells",
-    "find_rules",
-    "hash_of",
-    "least_apart",
-    "scattered",
-]
-
-
 _CELLS_COMPARED = 8  # of each class, on each side of a rule
 
 

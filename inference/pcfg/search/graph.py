@@ -16,8 +16,6 @@ from bdtppl.inference.pcfg.search.bounds import WeightTables
 from bdtppl.inference.pcfg.search.counting import CellFacts, FoundRules
 from bdtppl.inference.pcfg.search.insertion import GREEDY_RULES, insert_rules, write_side
 
-__all__ = ["Batch", "Graph", "copy_members", "derive"]
-
 _FIRST_SLOTS = 1 << 12
 
 

@@ -12,8 +12,6 @@ import numpy as np
 from bdtppl.inference.pcfg.search.bounds import bound_set
 from bdtppl.inference.pcfg.search.counting import compare_cells, hash_of, scattered
 
-__all__ = ["GREEDY_RULES", "insert_rules", "write_side"]
-
 GREEDY_RULES = 4  # rules of a node that are kept because they are best if trees end below them
 
 

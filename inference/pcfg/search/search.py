@@ -43,8 +43,6 @@ from bdtppl.models.prior_kinds import require_weighs, weighs_each_cut, weight_bo
 from bdtppl.models.priors import GreedyPartition
 from bdtppl.models.row_statistics import row_statistics
 
-__all__ = ["Interval", "TreeSearch"]
-
 Goal = Literal["best", "sum"]
 
 _KEPT = 16  # rules of a node that is expanded first

@@ -13,8 +13,6 @@ from bdtppl.inference.pcfg.shares import log_shares
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
 from bdtppl.models.prior_weights import weigh
 
-__all__ = ["Fragment", "weigh_nodes"]
-
 
 @dataclass(frozen=True, eq=False)
 class Fragment(Grammar):
