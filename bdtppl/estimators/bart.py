@@ -48,7 +48,7 @@ _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds o
 _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 _LEAST_SKEWNESS = 0.25  # of targets that another scale may help
-_ROWS_TO_CHOOSE = 1000  # by which a scale is chosen
+_FEWEST_TO_CHOOSE, _ROWS_TO_CHOOSE = 20, 1000  # rows by which a scale is chosen
 _ERRORS_BETTER, _LEAST_GAIN = 2.0, 0.02  # by which it predicts better; nats of a row
 _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
@@ -146,10 +146,11 @@ class BARTNoiseParameters:
         'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
         'above -1, such as counts, "yeo-johnson" for any, by the power in [0, 2] that makes them '
         "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
-        f'"auto": "identity" where their skewness is at most {_LEAST_SKEWNESS:g} either way, else '
-        f"what predicts each half of the training rows, of up to {_ROWS_TO_CHOOSE:,}, best from "
-        f"the other half, by 2 chains of 100 sweeps, if that is better by {_ERRORS_BETTER:g} "
-        f"standard errors and by {_LEAST_GAIN:g} nats a row.",
+        f'"auto": "identity" of fewer than {_FEWEST_TO_CHOOSE} rows, and where their skewness is '
+        f"at most {_LEAST_SKEWNESS:g} either way; else what predicts each half of the training "
+        f"rows, of up to {_ROWS_TO_CHOOSE:,}, best from the other half, by 2 chains of 100 sweeps, "
+        f"if that is better by {_ERRORS_BETTER:g} standard errors and by {_LEAST_GAIN:g} nats a "
+        f"row.",
     )
 
 
@@ -487,7 +488,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         """Return the scale of targets [n] that is asked for, or that predicts best."""
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
-        if abs(skewness(y, weights)) <= _LEAST_SKEWNESS:
+        too_few = len(y) < max(_FEWEST_TO_CHOOSE, 4 * self.min_leaf)
+        if too_few or abs(skewness(y, weights)) <= _LEAST_SKEWNESS:
             return IDENTITY
         names: list[ScaleName] = ["identity", "yeo-johnson"]
         if (least := y.min()) > -1:
@@ -519,7 +521,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         """Log densities of rows [n] times their weights, each half predicted from the other."""
         own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
         tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
-        model: Any = clone(self).set_params(**settings, **_SHORT, **own, **tables)
+        model: Any = clone(self)
+        model.set_params(**settings, **_SHORT, **own, **tables)
         found, is_first = np.empty(len(y)), np.arange(len(y)) < len(y) // 2
         for held in (is_first, ~is_first):
             with warnings.catch_warnings():

@@ -100,7 +100,9 @@ def dependences(subject: Subject) -> Iterator[Block]:
         for feature in (column.name, *column.features, *column.missing_feature)
     }
     names = dict.fromkeys(columns[name] for name in subject.shares if name in columns)
-    levels = {column.name: column.levels or () for column in model.schema_.columns}
+    levels: dict[str, Sequence[str]] = {
+        column.name: column.levels or () for column in model.schema_.columns
+    }
     chosen = {name: levels[name] for name in list(names)[:_DEPENDENCES]}
     what = subject.target if subject.classes is None else f"Probabilities of {subject.target}"
     yield Text(

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
         """Lay out rules, int [b, k]: the j-th split has its children in 2 j + 1 and 2 j + 2."""
         is_split = rule != LEAF
         left = np.where(is_split, 2 * np.cumsum(is_split, axis=1) - 1, 0)
-        parent, depth = np.zeros((2, *rule.shape), np.int32)
+        parent, depth = np.zeros(rule.shape, np.int32), np.zeros(rule.shape, np.int32)
         for slot in range(rule.shape[1]):
             tree = np.flatnonzero(is_split[:, slot])
             for child in (left[tree, slot], left[tree, slot] + 1):
