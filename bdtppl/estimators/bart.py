@@ -49,6 +49,7 @@ _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 _LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 _FEWEST_TO_CHOOSE, _ROWS_TO_CHOOSE = 20, 1000  # rows by which a scale is chosen
+_LEAST_POWER_CHANGE = 0.2  # of Yeo-Johnson, for it to be another scale
 _ERRORS_BETTER, _LEAST_GAIN = 2.0, 0.02  # by which it predicts better; nats of a row
 _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
@@ -488,23 +489,30 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         """Return the scale of targets [n] that is asked for, or that predicts best."""
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
-        too_few = len(y) < max(_FEWEST_TO_CHOOSE, 4 * self.min_leaf)
+        # Repeated rows count as one of their weight, and the order of rows does not matter.
+        table = np.column_stack([y, matrix])
+        _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        too_few = len(first) < max(_FEWEST_TO_CHOOSE, 4 * self.min_leaf)
         if too_few or abs(skewness(y, weights)) <= _LEAST_SKEWNESS:
             return IDENTITY
-        names: list[ScaleName] = ["identity", "yeo-johnson"]
+        names: list[ScaleName] = ["identity"]
+        power = TargetScale.fitted("yeo-johnson", y, weights).power
+        if abs(power - 1) >= _LEAST_POWER_CHANGE:
+            names.append("yeo-johnson")
         if (least := y.min()) > -1:
             names.append("log" if least > 0 else "log1p")
-        rows = np.random.default_rng(0).permutation(len(y))[:_ROWS_TO_CHOOSE]
-        of_rows = matrix[rows], y[rows], weights[rows]
+        order = np.random.default_rng(0).permutation(len(first))[:_ROWS_TO_CHOOSE]
+        rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
         named = [f"x{feature}" for feature in groups]  # as columns of an array are called
         own = {named[0]: named[1:]} if groups else None
         found: dict[ScaleName, np.ndarray] = {
-            name: self._left_out(*of_rows, target_scale=name, groups=own) for name in names
+            name: self._left_out(matrix[rows], y[rows], weight, target_scale=name, groups=own)
+            for name in names
         }
         best = max(found, key=lambda name: found[name].sum())
         gain = found[best] - found["identity"]
         total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
-        if total <= max(_ERRORS_BETTER * error, _LEAST_GAIN * weights[rows].sum()):
+        if total <= max(_ERRORS_BETTER * error, _LEAST_GAIN * weight.sum()):
             return IDENTITY
         warnings.warn(
             f"target_scale='auto' chose {best!r}: the log density of {len(rows):,} rows, each half "

@@ -6,7 +6,11 @@ horseshoe estimator, equations 2 and 3).
 """
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
+_FEW_COLUMNS = 200  # whose equations are solved however few rows there are
+_LEAST_SINGULAR = 1e-12  # of the largest one
+_LEAST_RIDGE = 1e-14  # of the trace
 _LEAST_DEVIATION = 1e-10  # of the deviation in its prior's median
 
 
@@ -26,11 +30,13 @@ class LinearTerm:
     def __init__(self, columns: np.ndarray, weights: np.ndarray, scale: float):
         self.columns, self.scale = columns, scale
         root = np.sqrt(weights)
-        # A basis in which coefficients are independent, where precisions are those of the rows.
-        left, self._singular, self._basis = np.linalg.svd(
-            root[:, None] * columns, full_matrices=False
-        )
-        self._left = left * root[:, None]
+        # A basis in which coefficients are independent, where precisions are those of the rows. Its
+        # signs, and its size where columns depend on each other, are those of repeated rows, too.
+        left, singular, basis = np.linalg.svd(root[:, None] * columns, full_matrices=False)
+        kept = singular > _LEAST_SINGULAR * singular.max(initial=0.0)
+        sign = np.sign(basis[kept] @ np.cos(np.arange(columns.shape[1])))
+        self._singular, self._basis = singular[kept], sign[:, None] * basis[kept]
+        self._left = sign * left[:, kept] * root[:, None]
 
     def draw(
         self,
@@ -54,26 +60,31 @@ class LinearTerm:
         deviation
             Standard deviation of the coefficients.
         """
-        num_columns = self.columns.shape[1]
-        drawn = deviation * generator.standard_normal(num_columns)
+        num_rows, num_columns = self.columns.shape
+        normal = generator.standard_normal(num_columns)
         if precision is None:
             total = factor * self._singular**2 + deviation**-2
             mean = factor * self._singular * (target @ self._left) / total
             mean += generator.standard_normal(len(total)) / np.sqrt(total)
+            drawn = deviation * normal
             drawn += (mean - self._basis @ drawn) @ self._basis
+        elif num_columns <= max(num_rows, _FEW_COLUMNS):
+            weighted = (factor * precision)[:, None] * self.columns
+            total = weighted.T @ self.columns
+            # Where columns depend on each other, rounding must not make it indefinite.
+            total.flat[:: num_columns + 1] += max(deviation**-2, _LEAST_RIDGE * np.trace(total))
+            root = np.linalg.cholesky(total)
+            middle = solve_triangular(root, weighted.T @ target, lower=True)
+            drawn = solve_triangular(root.T, middle + normal)
         else:
             # Bhattacharya, Chakraborty and Mallick 2016, algorithm 1: a draw of the prior with its
-            # noise is moved to the targets, by the smaller of two systems of equations.
+            # noise is moved to the targets.
             root = np.sqrt(factor * precision)
             rows = root[:, None] * self.columns
-            noise = generator.standard_normal(len(target))
-            rest = root * target - rows @ drawn - noise
-            if num_columns <= len(target):
-                inverse = rows.T @ rows + np.eye(num_columns) * deviation**-2
-                drawn += np.linalg.solve(inverse, rows.T @ rest)
-            else:
-                inverse = rows @ rows.T + np.eye(len(target)) * deviation**-2
-                drawn += rows.T @ np.linalg.solve(inverse, rest)
+            drawn = deviation * normal
+            rest = root * target - rows @ drawn - generator.standard_normal(num_rows)
+            inverse = rows @ rows.T + np.eye(num_rows) * deviation**-2
+            drawn += rows.T @ np.linalg.solve(inverse, rest)
         auxiliary = (self.scale**-2 + deviation**-2) / generator.standard_gamma(1.0)
         shape, rate = 0.5 * (num_columns + 1), 1 / auxiliary + 0.5 * float(drawn @ drawn)
         deviation = float(np.sqrt(rate / generator.standard_gamma(shape)))

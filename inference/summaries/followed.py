@@ -1,7 +1,5 @@
 """Quantities of trees that are followed along chains, to tell whether these agree."""
 
-from typing import Any
-
 import numpy as np
 
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -11,22 +9,17 @@ _ROWS = 5  # training rows whose predictions are followed
 _ROWS_OF_SUMS = 50
 
 
-def predicted(posterior: AnyPosterior, rows: Any = None) -> np.ndarray:
-    """Predict training rows by each draw: a sum, the mean, or the probability of the row's class.
+def predicted(posterior: SumPosterior) -> np.ndarray:
+    """Predict fifty training rows by each draw, [chain, draw, 50], each times its weight's root.
 
-    Parameters
-    ----------
-    posterior
-        The draws.
-    rows
-        int [m]; places of the rows, by default fifty at equal distances.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 [chain, draw, m].
+    So variances that are added up over rows count a row as often as its weight says.
     """
-    rows = _spread(posterior, _ROWS_OF_SUMS) if rows is None else rows
+    rows = _spread(posterior, _ROWS_OF_SUMS)
+    return _at_rows(posterior, rows) * np.sqrt(posterior.row_weights[rows])
+
+
+def _at_rows(posterior: AnyPosterior, rows: np.ndarray) -> np.ndarray:
+    """Predict training rows: a sum of numbers, a mean, or the probability of the row's class."""
     if isinstance(posterior, SumPosterior) and posterior.prior.link == "identity":
         return posterior.sums(posterior.matrix[rows])[:, :, 0]  # on their scale, as chains are
     means = posterior.means(posterior.matrix[rows])
@@ -47,7 +40,7 @@ def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
     the row's own class. For sums also ``predictions`` of fifty rows, [chain, draw, 50].
     """
     rows = _spread(posterior, _ROWS)
-    means = predicted(posterior, rows)
+    means = _at_rows(posterior, rows)
     scores = posterior.sample_stats
     score = "log_joint" if "log_joint" in scores else "log_likelihood"
     quantities = {score: np.asarray(scores[score], float)}
