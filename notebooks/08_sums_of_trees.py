@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Sums of trees (BART)
 #
-# One tree can be read; a sum of many small ones predicts better. `BARTRegressor` draws such sums:
-# each tree in turn is drawn anew, exactly, given all the others. Here it meets the exact posterior
-# of single trees, a greedy tree, soft trees and a random forest, on the progression of diabetes
-# in 442 patients.
+# One tree can be read; a sum of many small ones predicts better. `BARTRegressor` draws such sums,
+# with a linear term: each tree in turn is drawn anew, exactly, given all the others. Here it meets
+# the exact posterior of single trees, a greedy tree, soft trees and a random forest, on the
+# progression of diabetes in 442 patients.
 
 # %%
 import time
@@ -90,8 +90,9 @@ table.round(2)
 #
 # ## Do the chains agree?
 #
-# `diagnostics_` has R-hat and effective draws. Predictions mix first, the noise (sigma) and the
-# number of leaves last; `fit` warns above 1.05.
+# `diagnostics_` has R-hat and effective draws. Predictions mix first, the noise (sigma) and the log
+# likelihood last. `fit` goes on until the predictions of fifty rows agree (their R-hat together is
+# "predictions"), and warns if they do not.
 
 # %%
 bart = models["sum of 200 trees"][0]

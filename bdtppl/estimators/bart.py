@@ -472,7 +472,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
     >>> model = BARTRegressor(trees=20, warmup=200, random_state=0).fit(X, y)
     >>> model.mean_draws(X[:5]).shape
-    (4, 250, 5)
+    (4, 100, 5)
     >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
     True
     """
@@ -610,7 +610,7 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     >>> y = (X[:, 0] > 0.5).astype(int)
     >>> model = BARTClassifier(trees=20, warmup=200, random_state=0).fit(X, y)
     >>> model.mean_draws(X[:5]).shape
-    (4, 250, 5, 2)
+    (4, 100, 5, 2)
     >>> bool((model.predict(X) == (X[:, 0] > 0.5)).all())
     True
     """
