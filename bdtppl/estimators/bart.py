@@ -49,6 +49,7 @@ _MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 _LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 _FEWEST_TO_CHOOSE, _ROWS_TO_CHOOSE = 20, 1000  # rows by which a scale is chosen
+_WORK_TO_CHOOSE = 5_000.0  # rows, as many as one of a table of few features costs
 _LEAST_POWER_CHANGE = 0.2  # of Yeo-Johnson, for it to be another scale
 _ERRORS_BETTER, _LEAST_GAIN = 2.0, 0.02  # by which it predicts better; nats of a row
 _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
@@ -501,7 +502,9 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             names.append("yeo-johnson")
         if (least := y.min()) > -1:
             names.append("log" if least > 0 else "log1p")
-        order = np.random.default_rng(0).permutation(len(first))[:_ROWS_TO_CHOOSE]
+        of_features = 1 + matrix.shape[1] / _FEATURES_LIKE_A_ROW
+        number = int(min(_ROWS_TO_CHOOSE, max(100, _WORK_TO_CHOOSE / of_features)))
+        order = np.random.default_rng(0).permutation(len(first))[:number]
         rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
         named = [f"x{feature}" for feature in groups]  # as columns of an array are called
         own = {named[0]: named[1:]} if groups else None
