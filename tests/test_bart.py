@@ -375,6 +375,8 @@ def test_groups_have_effects_of_their_own(tmp_path):
     assert (high - low)[0] > 1.5 * (high - low)[2]
     model.save(tmp_path / "kept")
     np.testing.assert_array_equal(load(tmp_path / "kept").predict(table), model.predict(table))
+    few = SHORT | {"trees": 2, "draws": 4, "extensions": 0}
+    assert BARTRegressor(**few, groups={"school": "age"}).fit(table, y).prior_.groups == (0, 1)
     labels = BARTClassifier(**SHORT, groups="school").fit(table, y > y.mean())
     middle = [each["mean"] for each in labels.group_effects_["intercept"].values()]
     assert np.corrcoef(middle, effect)[0, 1] > 0.8

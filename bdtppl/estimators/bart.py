@@ -177,7 +177,8 @@ class BART(BARTParameters, TableEstimator):
         Draws of sums of trees, [chains, draws].
     diagnostics_ : dict
         Rank-normalised R-hat ("r_hat") and bulk effective sample size ("ess") of the log
-        likelihood, the noise (sigma), and predictions at a few training rows.
+        likelihood, the noise (sigma), predictions at a few training rows, and those of fifty rows
+        at once ("predictions").
     trajectory_, trajectory_steps_ : numpy.ndarray
         float64 [chain, sweep] and int [sweep]; log likelihood along the chains, that of warm-up
         included (`bdtppl.plot_trajectories`).
@@ -194,7 +195,8 @@ class BART(BARTParameters, TableEstimator):
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05 after all extensions. A sum of
+    `fit` warns (``ConvergenceWarning``) where the R-hat of "predictions" exceeds 1.05 after all
+    extensions, or any R-hat if ``extensions`` is a number. A sum of
     trees has no most probable tree and no rules to read: see ``feature_importances_``,
     `bdtppl.plot_partial_dependence`, and for a tree to read `bdtppl.ExactTreeRegressor`. With many
     trees importances are near to equal, for trees with nothing left to explain take any feature:
@@ -301,6 +303,7 @@ class BART(BARTParameters, TableEstimator):
         if len(self._whole) != 1:
             raise ValueError(f"groups must be the name of one column; got {self.groups!r}.")
         slopes = self.groups[self._whole[0]] if isinstance(self.groups, Mapping) else ()
+        slopes = (slopes,) if isinstance(slopes, str) else slopes
         numeric = [column.name for column in schema.columns if column.has_cuts]
         for name in (*self._whole, *slopes):
             if name not in numeric or (name in slopes and name in self._whole):
