@@ -1,17 +1,15 @@
 """Sums of trees with exact redraws: BART."""
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from bdtppl.estimators.base import ChoiceWarning, TableEstimator, estimator
+from bdtppl.estimators.base import TableEstimator, estimator
 from bdtppl.estimators.chains import (
     agree,
     extensions_to,
@@ -23,6 +21,15 @@ from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains
+from bdtppl.estimators.scale_choice import (
+    ERRORS_BETTER,
+    FEATURES_LIKE_A_ROW,
+    FEWEST_ROWS,
+    LEAST_GAIN,
+    LEAST_SKEWNESS,
+    MOST_ROWS,
+    choose_scale,
+)
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -31,7 +38,7 @@ from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Binning, Design
 from bdtppl.models.data.schema import Schema
-from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale, skewness
+from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
     RANGE_DEVIATIONS,
@@ -46,13 +53,6 @@ from bdtppl.summary import summarised
 _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
 _MOST_GROUPS = 2_000
-_FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
-_LEAST_SKEWNESS = 0.25  # of targets that another scale may help
-_FEWEST_TO_CHOOSE, _ROWS_TO_CHOOSE = 20, 1000  # rows by which a scale is chosen
-_WORK_TO_CHOOSE = 5_000.0  # rows, as many as one of a table of few features costs
-_LEAST_POWER_CHANGE = 0.2  # of Yeo-Johnson, for it to be another scale
-_ERRORS_BETTER, _LEAST_GAIN = 2.0, 0.02  # by which it predicts better; nats of a row
-_SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
 
 def _smoothness(default: Any) -> Any:
@@ -148,10 +148,10 @@ class BARTNoiseParameters:
         'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
         'above -1, such as counts, "yeo-johnson" for any, by the power in [0, 2] that makes them '
         "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
-        f'"auto": "identity" of fewer than {_FEWEST_TO_CHOOSE} rows, and where their skewness is '
-        f"at most {_LEAST_SKEWNESS:g} either way; else what predicts each half of the training "
-        f"rows, of up to {_ROWS_TO_CHOOSE:,}, best from the other half, by 2 chains of 100 sweeps, "
-        f"if that is better by {_ERRORS_BETTER:g} standard errors and by {_LEAST_GAIN:g} nats a "
+        f'"auto": "identity" of fewer than {FEWEST_ROWS} rows, and where their skewness is '
+        f"at most {LEAST_SKEWNESS:g} either way; else what predicts each half of the training "
+        f"rows, of up to {MOST_ROWS:,}, best from the other half, by 2 chains of 100 sweeps, "
+        f"if that is better by {ERRORS_BETTER:g} standard errors and by {LEAST_GAIN:g} nats a "
         f"row.",
     )
 
@@ -270,7 +270,7 @@ class BART(BARTParameters, TableEstimator):
             min_leaf=self.min_leaf,
         )
         # "auto" bounds the work of extensions, whatever the machine.
-        of_features = 1 + design.num_features / _FEATURES_LIKE_A_ROW
+        of_features = 1 + design.num_features / FEATURES_LIKE_A_ROW
         work = prior.num_sums * design.num_rows * of_features
         chains = made_of(
             self,
@@ -493,58 +493,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         """Return the scale of targets [n] that is asked for, or that predicts best."""
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
-        # Repeated rows count as one of their weight, and the order of rows does not matter.
-        table = np.column_stack([y, matrix])
-        _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        too_few = len(first) < max(_FEWEST_TO_CHOOSE, 4 * self.min_leaf)
-        if too_few or abs(skewness(y, weights)) <= _LEAST_SKEWNESS:
-            return IDENTITY
-        names: list[ScaleName] = ["identity"]
-        power = TargetScale.fitted("yeo-johnson", y, weights).power
-        if abs(power - 1) >= _LEAST_POWER_CHANGE:
-            names.append("yeo-johnson")
-        if (least := y.min()) > -1:
-            names.append("log" if least > 0 else "log1p")
-        of_features = 1 + matrix.shape[1] / _FEATURES_LIKE_A_ROW
-        number = int(min(_ROWS_TO_CHOOSE, max(100, _WORK_TO_CHOOSE / of_features)))
-        order = np.random.default_rng(0).permutation(len(first))[:number]
-        rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
-        named = [f"x{feature}" for feature in groups]  # as columns of an array are called
-        own = {named[0]: named[1:]} if groups else None
-        found: dict[ScaleName, np.ndarray] = {
-            name: self._left_out(matrix[rows], y[rows], weight, target_scale=name, groups=own)
-            for name in names
-        }
-        best = max(found, key=lambda name: found[name].sum())
-        gain = found[best] - found["identity"]
-        total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
-        if total <= max(_ERRORS_BETTER * error, _LEAST_GAIN * weight.sum()):
-            return IDENTITY
-        warnings.warn(
-            f"target_scale='auto' chose {best!r}: the log density of {len(rows):,} rows, each half "
-            f"predicted from the other, is higher by {total:.1f} (standard error {error:.1f}) than "
-            f"with 'identity'.",
-            ChoiceWarning,
-            stacklevel=4,  # the caller of `fit`
-        )
-        return TargetScale.fitted(best, y, weights)
-
-    def _left_out(
-        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, **settings: Any
-    ) -> np.ndarray:
-        """Log densities of rows [n] times their weights, each half predicted from the other."""
-        own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
-        tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
-        model: Any = clone(self)
-        model.set_params(**settings, **_SHORT, **own, **tables)
-        found, is_first = np.empty(len(y)), np.arange(len(y)) < len(y) // 2
-        for held in (is_first, ~is_first):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model.fit(matrix[~held], y[~held], weights[~held])
-                rows = model._matrix(matrix[held])
-            found[held] = model.posterior_.predictive(rows).log_density(y[held]) * weights[held]
-        return found
+        return choose_scale(self, matrix, y, weights, groups)
 
     @property
     def target_scale_(self) -> str:
