@@ -1,4 +1,4 @@
-"""Trees of a sum as complete binary arrays: follow their rules, draw them, and add them up."""
+"""Trees of a sum as complete binary arrays: follow their rules and draw them."""
 
 import numba
 import numpy as np
@@ -8,16 +8,12 @@ vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
-@inlined
-def child_of(node, bin, rule, rows):
-    """Follow a rule from a node, without a branch: the processor could not predict it."""
-    goes_left = (bin <= rows.last[rule]) | (bin == rows.missing[rule])
-    return 2 * node + 2 - goes_left
-
-
 @vectorised
 def follow_rule(node, rule, rows, place):
-    """Move the rows that are at a node to its children; ``place``, uint8 [n], is changed."""
+    """Move the rows that are at a node to its children; ``place``, uint8 [n], is changed.
+
+    There is no branch: the processor could not predict it.
+    """
     bins, last, missing = rows.bins[rows.feature[rule]], rows.last[rule], rows.missing[rule]
     for i in range(len(place)):
         child = 2 * node + 2 - ((bins[i] <= last) | (bins[i] == missing))
@@ -60,7 +56,7 @@ def grow_prior(rows, prior, rule, generator):
     """
     num_rows, internal = len(rows.weights), rule.shape[1]
     running = np.cumsum(prior.rule)
-    leaf = np.empty(num_rows, np.int64)
+    leaf = np.empty(num_rows, np.uint8)
     count = np.empty(2 * internal + 1)
     for tree in range(len(rule)):
         fits = False
@@ -77,9 +73,7 @@ def grow_prior(rows, prior, rule, generator):
                     q = np.searchsorted(running, generator.random() * running[-1], side="right")
                     q = min(q, len(running) - 1)
                     rule[tree, v] = q
-                    for i in range(num_rows):
-                        if leaf[i] == v:
-                            leaf[i] = child_of(v, rows.bins[rows.feature[q], i], q, rows)
+                    follow_rule(v, q, rows, leaf)
                 low, level = 2 * low + 1, level + 1
             count[:] = 0.0
             for i in range(num_rows):
@@ -89,29 +83,3 @@ def grow_prior(rows, prior, rule, generator):
                 is_leaf = node_exists(rule, tree, v) and not node_splits(rule, tree, v)
                 if is_leaf and count[v] < prior.min_leaf:
                     fits = False
-
-
-@vectorised
-def add_up(bins, rows, rule, value, total):
-    """Add the values of all trees of each draw at new rows.
-
-    Parameters
-    ----------
-    bins
-        uint8 [m, d].
-    rows
-        `bdtppl.inference.additive.tables.RowTables`, for the rules.
-    rule, value
-        Trees of draws, [s, trees, nodes], and the values of their leaves.
-    total
-        float64 [s, m]; changed.
-    """
-    num_draws, num_trees = rule.shape[:2]
-    for draw in range(num_draws):
-        for tree in range(num_trees):
-            for i in range(total.shape[1]):
-                node = 0
-                while node_splits(rule[draw], tree, node):
-                    q = rule[draw, tree, node]
-                    node = child_of(node, bins[i, rows.feature[q]], q, rows)
-                total[draw, i] += value[draw, tree, node]

@@ -97,22 +97,21 @@ class SumPriorTables(NamedTuple):
     log_gamma: np.ndarray
 
 
-def as_bins(design: Design, codes: np.ndarray) -> np.ndarray:
-    """Turn codes [m, d], -1 where missing, into bins, uint8 [m, d].
+def _bins_of(design: Design) -> np.ndarray:
+    """Turn the codes of a design, -1 where missing, into bins, uint8 [n, d].
 
     Raises
     ------
     ValueError
         If a feature has more bins than a byte can tell apart.
     """
-    most = design.num_codes + design.has_missing
-    if most.max(initial=0) > MOST_BINS:
-        feature = int(most.argmax())
+    if design.num_codes.max(initial=0) >= MOST_BINS:
+        feature = int(design.num_codes.argmax())
         raise ValueError(
             f"Feature {design.names[feature]!r} has {design.num_codes[feature]} buckets, and sums "
             f"of trees read at most {MOST_BINS - 1}: lower bins."
         )
-    return np.where(codes < 0, design.num_codes, codes).astype(np.uint8)
+    return np.where(design.codes < 0, design.num_codes, design.codes).astype(np.uint8)
 
 
 def row_tables(design: Design) -> RowTables:
@@ -129,7 +128,7 @@ def row_tables(design: Design) -> RowTables:
     missing = np.where(to_left, cuts[of_run] + 1, -1)
     first = np.cumsum(length) - length
     feature, last = np.repeat(of_run, length), np.arange(length.sum()) - np.repeat(first, length)
-    bins = as_bins(design, design.codes)
+    bins = _bins_of(design)
     group, is_set = np.empty((2, design.num_features), np.int64)
     positions, sizes, set_rules, sides = [], [], [np.array([-1])], [np.zeros((1, 1))]
     for column in np.split(np.arange(design.num_features), design.first_of_column[1:]):

@@ -1,0 +1,376 @@
+"""Effects of columns on sums of trees: functional ANOVA of each draw, exact from its terms.
+
+f(x) = mean + sum of main effects + sum of effects of pairs + ..., where each effect has mean 0 over
+each of its columns, given that columns are independent and each has the distribution that it has in
+reference rows (Hooker 2007, Generalized functional ANOVA diagnostics, with a product density). The
+variance of f is the sum of those of the effects then (Sobol indices are shares of it). A column is
+one feature, or all those that a category of the table became. The mean of a box over some columns
+is the product of their probabilities, so a term stays a term when columns are averaged out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from bdtppl.inference.additive.complete_trees import inlined, vectorised
+from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.terms import BoxTerms, Evaluation, bins_of
+
+_MOST_PAIRS = 50  # whose effects are compared
+
+
+@dataclass(frozen=True, eq=False)
+class SumEffects:
+    """Effects of columns on one sum of each draw s of a posterior.
+
+    Attributes
+    ----------
+    posterior
+        Draws of sums; linear terms have no slopes of groups.
+    which
+        Number of the sum.
+    column
+        int [d]; of each feature, from 0 on.
+    matrix, weights
+        Reference rows [n, d], and their weights [n].
+    """
+
+    posterior: SumPosterior
+    which: int
+    column: np.ndarray
+    matrix: np.ndarray
+    weights: np.ndarray
+    _terms: BoxTerms = field(init=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "_terms", self.posterior.terms_of(self.which))
+
+    @cached_property
+    def _bins(self) -> np.ndarray:
+        return bins_of(self.posterior.design, self.matrix)
+
+    @cached_property
+    def _law(self) -> np.ndarray:
+        return self.weights / self.weights.sum()
+
+    @cached_property
+    def _states(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Distinct bins of each column's features, uint8 [features, v], and their shares [v]."""
+        found = []
+        for own in range(int(self.column.max(initial=-1)) + 1):
+            bins = self._bins[self.column == own]
+            states, place = np.unique(bins, axis=1, return_inverse=True)
+            found.append((states, np.bincount(place.ravel(), self._law)))
+        return found
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same in arrays: bins by feature, uint8 [d, most], and shares [columns, most]."""
+        most = max((len(share) for _, share in self._states), default=0)
+        bins = np.zeros((len(self.column), most), np.uint8)
+        shares = np.zeros((len(self._states), most))
+        for own, (states, share) in enumerate(self._states):
+            bins[self.column == own, : len(share)] = states
+            shares[own, : len(share)] = share
+        return bins, shares
+
+    @cached_property
+    def _column_of(self) -> np.ndarray:
+        """Column of each feature of a term, int [t, most]; -1 of none."""
+        return np.append(self.column, -1)[self._terms.feature]
+
+    @cached_property
+    def _probability(self) -> np.ndarray:
+        """Probability that a row is in a box, by the column of each of its features, [t, most].
+
+        1 where a feature before has the same column, and of no feature.
+        """
+        found = np.ones(self._terms.feature.shape)
+        _find_probabilities(self._terms, self._column_of, *self._tables, found)
+        return found
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of f, float64 [s]."""
+        terms = self._terms
+        first = np.searchsorted(terms.which, np.arange(len(terms.constant) + 1))
+        total = np.zeros(len(terms.constant))
+        _find_variances(terms, first, self._column_of, self._probability, *self._tables, total)
+        if self.posterior.linear is not None:
+            # The linear term covaries with main effects alone.
+            for own in range(len(self._states)):
+                both, trees = self.main(own, self.matrix), self._main_of_trees(own, self._bins)
+                trees -= (trees @ self._law)[:, None]
+                total += both**2 @ self._law - trees**2 @ self._law
+        return total
+
+    def main(self, own: int, matrix: np.ndarray) -> np.ndarray:
+        """Compute the main effect of a column at rows [m, d], float64 [s, m]."""
+        found = self._main_of_trees(own, bins_of(self.posterior.design, matrix))
+        mean = self._main_of_trees(own, self._bins) @ self._law
+        if self.posterior.linear is not None:
+            found += self._linear(own, matrix)
+            mean += self._linear(own, self.matrix) @ self._law
+        return found - mean[:, None]
+
+    def pair(
+        self,
+        own: tuple[int, int],
+        first: np.ndarray,
+        second: np.ndarray,
+        *,
+        of_mean: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Effect of a pair of columns beside their main effects, and its variance.
+
+        Parameters
+        ----------
+        own
+            The two columns.
+        first, second
+            Rows [m, d] and [k, d]; values of the one column and of the other.
+        of_mean
+            Whether for the mean of the draws alone.
+
+        Returns
+        -------
+        tuple
+            float64 [s, m, k], and [s].
+        """
+        (states, law), (others, other_law) = (self._states[each] for each in own)
+        rows = np.hstack([states, bins_of(self.posterior.design, first)[self.column == own[0]]])
+        columns = np.hstack([others, bins_of(self.posterior.design, second)[self.column == own[1]]])
+        size = rows.shape[1], columns.shape[1]
+        bins = np.zeros((len(self.column), size[0] * size[1]), np.uint8)
+        bins[self.column == own[0]] = np.repeat(rows, size[1], axis=1)
+        bins[self.column == own[1]] = np.tile(columns, size[0])
+        effect = self._given(own, of_mean=of_mean)(bins).reshape(-1, *size)
+        m, k = len(law), len(other_law)
+        effect = effect - np.einsum("a,sab->sb", law, effect[:, :m])[:, None]
+        effect = effect - np.einsum("sab,b->sa", effect[:, :, :k], other_law)[..., None]
+        variance = np.einsum("sab,a,b->s", effect[:, :m, :k] ** 2, law, other_law)
+        return effect[:, m:, k:], variance
+
+    def strongest_pairs(self, number: int) -> list[tuple[int, int]]:
+        """Find pairs of columns whose effects in the mean of the draws vary most."""
+        terms, size, column = self._terms, len(self._states), self._column_of
+        spread = np.sqrt(self._probability * (1 - self._probability))
+        scores = np.zeros(size * size)
+        for a, b in combinations(range(terms.feature.shape[1]), 2):
+            has = (column[:, a] >= 0) & (column[:, b] >= 0) & (column[:, a] != column[:, b])
+            pair = np.sort(column[has][:, [a, b]], axis=1) @ [size, 1]
+            score = np.abs(terms.value[has]) * spread[has, a] * spread[has, b]
+            scores += np.bincount(pair, score, size * size)
+        likely = np.argsort(-scores, kind="stable")[:_MOST_PAIRS]
+        pairs = [divmod(int(pair), size) for pair in likely if scores[pair] > 0]
+        none = self.matrix[:0]
+        variance = [self.pair(pair, none, none, of_mean=True)[1][0] for pair in pairs]
+        return [pairs[place] for place in np.argsort(variance)[::-1][:number]]
+
+    def fewest_columns(self, number: int) -> list[tuple[int, float]]:
+        """Find the columns that keep most of the mean of the draws, one after the other.
+
+        The mean is projected, by least squares over the reference rows, on the main effects of the
+        columns chosen and the effects of their pairs (as Piironen, Paasiniemi and Vehtari 2020,
+        Projective inference in high-dimensional problems, project a posterior).
+
+        Returns
+        -------
+        list
+            Columns, each with the share of the variance that it and those before it keep.
+        """
+        effects = {(own,): self.main(own, self.matrix).mean(axis=0) for own in self._used}
+        for pair in self.strongest_pairs(_MOST_PAIRS):
+            given = self._given(pair, of_mean=True)
+            effects[pair] = given(self._bins)[0]
+        target = self.posterior.sums(self.matrix)[:, :, self.which].mean(axis=(0, 1))
+        root = np.sqrt(self._law)
+        target = root * (target - self._law @ target)
+        scaled = {key: root * (each - self._law @ each) for key, each in effects.items()}
+        chosen: list[tuple[int, float]] = []
+        for _ in range(min(number, len(self._used))):
+            kept = {}
+            for own in self._used:
+                columns = {own, *(before for before, _ in chosen)}
+                if len(columns) > len(chosen):
+                    basis = [each for key, each in scaled.items() if columns.issuperset(key)]
+                    fitted = np.transpose(basis) @ np.linalg.lstsq(np.transpose(basis), target)[0]
+                    kept[own] = 1 - np.sum((target - fitted) ** 2) / np.sum(target**2)
+            best = max(kept, key=lambda own: kept[own])
+            chosen.append((best, float(kept[best])))
+        return chosen
+
+    def shapley(self, matrix: np.ndarray, background: np.ndarray) -> np.ndarray:
+        """Interventional Shapley values of f at rows, float64 [s, m, columns].
+
+        Columns that are not known have the values of a background row, and the values are means
+        over these rows (Lundberg and others 2020, From local explanations to global understanding
+        with explainable AI for trees). A term with k columns takes 2^k steps.
+
+        Parameters
+        ----------
+        matrix, background
+            Rows [m, d] and [b, d].
+        """
+        terms, design = self._terms, self.posterior.design
+        found = np.zeros((len(terms.constant), len(matrix), len(self._states)))
+        bins, others = bins_of(design, matrix), bins_of(design, background)
+        _add_shapley(terms, self._column_of, bins, others, found)
+        if self.posterior.linear is not None:
+            for own in range(len(self._states)):
+                mean = self._linear(own, background).mean(axis=1, keepdims=True)
+                found[..., own] += self._linear(own, matrix) - mean
+        return found
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """Columns with an effect."""
+        return sorted({*self._column_of.ravel().tolist(), *self._linear_column.tolist()} - {-1})
+
+    @cached_property
+    def _linear_column(self) -> np.ndarray:
+        """Column of each coefficient of the linear term, int [p]."""
+        if self.posterior.linear is None:
+            return np.zeros(0, int)
+        columns = self.posterior.linear_columns
+        return self.column[np.append(columns.feature, np.full(len(columns.levels), columns.group))]
+
+    def _main_of_trees(self, own: int, bins: np.ndarray) -> np.ndarray:
+        return self._given([own])(bins)
+
+    def _linear(self, own: int, matrix: np.ndarray) -> np.ndarray:
+        """Compute what the linear term adds by a column at rows [m, d], float64 [s, m]."""
+        chosen = self._linear_column == own
+        coefficients = np.asarray(self.posterior.linear)[:, :, self.which, chosen]
+        columns = self.posterior.linear_columns(matrix)[:, chosen]
+        return np.einsum("sp,mp->sm", coefficients.reshape(-1, columns.shape[1]), columns)
+
+    def _given(self, kept: Sequence[int], *, of_mean: bool = False) -> Evaluation:
+        """Average the terms that have all of some columns over all other columns."""
+        column = self._column_of
+        has_all = np.all([(column == own).any(axis=1) for own in kept], axis=0)
+        terms = self._terms
+        terms = BoxTerms(np.zeros_like(terms.constant), *(each[has_all] for each in terms[1:]))
+        is_kept = np.isin(column[has_all], kept)
+        terms = terms.restricted(is_kept, np.where(is_kept, 1.0, self._probability[has_all]))
+        return Evaluation(terms.mean() if of_mean else terms, self.posterior.design.num_codes)
+
+
+@inlined
+def _inside(terms, column, t, own, bins, place):
+    """Whether a row is in the box of a term by the features of one column."""
+    inside = True
+    for c in range(terms.order[t]):
+        if column[t, c] == own:
+            bin = bins[terms.feature[t, c], place]
+            inside &= (terms.low[t, c] <= bin) & (bin <= terms.high[t, c])
+    return inside
+
+
+@inlined
+def _is_first(column, t, c):
+    """Whether no feature before has the same column."""
+    is_first = True
+    for before in range(c):
+        is_first &= column[t, before] != column[t, c]
+    return is_first
+
+
+@vectorised
+def _find_probabilities(terms, column, bins, law, found):
+    """Find the probability of each column of each term, at the first of its features."""
+    for t in range(len(found)):
+        for c in range(terms.order[t]):
+            if _is_first(column, t, c):
+                own, found[t, c] = column[t, c], 0.0
+                for v in range(law.shape[1]):
+                    if law[own, v] > 0 and _inside(terms, column, t, own, bins, v):
+                        found[t, c] += law[own, v]
+
+
+@vectorised
+def _find_variances(terms, first, column, probability, bins, law, found):
+    """Add the covariances of all terms of each sum up."""
+    for s in range(len(found)):
+        for t in range(first[s], first[s + 1]):
+            for u in range(first[s], t + 1):
+                both = apart = terms.value[t] * terms.value[u] * (1.0 if t == u else 2.0)
+                for c in range(terms.order[t]):
+                    shared = False
+                    for e in range(terms.order[u]):
+                        shared |= column[u, e] == column[t, c]
+                    apart *= probability[t, c]
+                    if not shared:
+                        both *= probability[t, c]
+                    elif _is_first(column, t, c):
+                        own, total = column[t, c], 0.0
+                        for v in range(law.shape[1]):
+                            is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
+                            if is_in and _inside(terms, column, u, own, bins, v):
+                                total += law[own, v]
+                        both *= total
+                for e in range(terms.order[u]):
+                    shared = False
+                    for c in range(terms.order[t]):
+                        shared |= column[u, e] == column[t, c]
+                    apart *= probability[u, e]
+                    if not shared:
+                        both *= probability[u, e]
+                found[s] += both - apart
+
+
+@inlined
+def _pattern(terms, column, t, own, count, bins, place):
+    """Which of a term's columns have a row in the box, as bits."""
+    pattern = 0
+    for k in range(count):
+        pattern |= _inside(terms, column, t, own[k], bins, place) << k
+    return pattern
+
+
+@vectorised
+def _add_shapley(terms, column, bins, others, found):
+    """Add the Shapley values of all terms; ``found`` [s, m, columns] is changed."""
+    levels = terms.feature.shape[1]
+    own = np.empty(levels, np.int64)
+    factorial = np.ones(levels + 1)
+    for k in range(1, levels + 1):
+        factorial[k] = k * factorial[k - 1]
+    share = np.empty(1 << levels)
+    value = np.empty((1 << levels, levels))
+    for t in range(len(terms.value)):
+        count = 0
+        for c in range(terms.order[t]):
+            if _is_first(column, t, c):
+                own[count] = column[t, c]
+                count += 1
+        every = 1 << count
+        share[:every] = 0.0
+        for i in range(others.shape[1]):
+            share[_pattern(terms, column, t, own, count, others, i)] += 1 / others.shape[1]
+        for row in range(every):
+            value[row] = 0.0
+            for other in range(every):
+                if row | other != every - 1 or share[other] == 0:
+                    continue
+                # The box holds once all columns of the row that it needs are known, and none of
+                # those that keep the row out.
+                needed = kept_out = 0
+                for k in range(count):
+                    needed += (row & ~other) >> k & 1
+                    kept_out += (other & ~row) >> k & 1
+                orders = factorial[needed + kept_out]
+                for k in range(count):
+                    if (row & ~other) >> k & 1:
+                        chance = factorial[needed - 1] * factorial[kept_out] / orders
+                        value[row, k] += terms.value[t] * share[other] * chance
+                    elif (other & ~row) >> k & 1:
+                        chance = factorial[needed] * factorial[kept_out - 1] / orders
+                        value[row, k] -= terms.value[t] * share[other] * chance
+        for i in range(bins.shape[1]):
+            row = _pattern(terms, column, t, own, count, bins, i)
+            for k in range(count):
+                found[terms.which[t], i, own[k]] += value[row, k]

@@ -1,0 +1,97 @@
+"""Effects of columns on sums of trees, against sums over all rows of independent columns."""
+
+from itertools import combinations, permutations, product
+
+import numpy as np
+import pytest
+
+from bdtppl import BARTClassifier, BARTRegressor
+from bdtppl.inference.additive.effects import SumEffects
+
+RNG = np.random.default_rng(0)
+SHORT = {"trees": 12, "chains": 2, "warmup": 10, "draws": 3, "extensions": 0, "random_state": 0}
+COLUMN = np.array([0, 1, 2, 2, 2])  # of each column: the last three are a category
+
+
+def _rows(num):
+    level = RNG.integers(3, size=num)
+    return np.column_stack([RNG.integers(4, size=(num, 2)), np.eye(3)[level]]).astype(float)
+
+
+@pytest.fixture(scope="module", params=["numbers", "gaps", "classes"])
+def effects(request):
+    X = _rows(60)
+    y = X[:, 0] * X[:, 1] + 3 * X[:, 2] * X[:, 0] + 0.3 * RNG.normal(size=60)
+    if request.param == "gaps":
+        X[RNG.random(60) < 0.2, 0] = np.nan
+    kind, which = (BARTClassifier, 1) if request.param == "classes" else (BARTRegressor, 0)
+    y = np.digitize(y, [3, 8]) if request.param == "classes" else y
+    with pytest.warns(match="disagree|R-hat"):
+        model = kind(**SHORT, max_depth=4).fit(X, y)
+    source = [place for place, *_ in model.schema_.sources]  # a mark of gaps has that of its column
+    reference = model.posterior_.matrix[:25]
+    weights = RNG.integers(1, 4, size=25)
+    return SumEffects(model.posterior_, which, COLUMN[source], reference, weights)
+
+
+def _independent(effects):
+    """All rows of independent columns, their probabilities, and f there."""
+    law = effects.weights / effects.weights.sum()
+    parts = [effects.matrix[:, effects.column == own] for own in range(3)]
+    chosen = np.array(list(product(range(len(law)), repeat=3)))
+    rows = np.empty((len(chosen), len(effects.column)))
+    for own, part in enumerate(parts):
+        rows[:, effects.column == own] = part[chosen[:, own]]
+    f = effects.posterior.sums(rows)[:, :, effects.which].reshape(-1, *[len(law)] * 3)
+    return law, f
+
+
+def test_effects_and_their_variances_are_those_of_all_rows(effects):
+    law, f = _independent(effects)
+    mean = np.einsum("sabc,a,b,c->s", f, law, law, law)
+    total = np.einsum("sabc,a,b,c->s", (f - mean[:, None, None, None]) ** 2, law, law, law)
+    np.testing.assert_allclose(effects.variance, total, rtol=1e-10)
+    rest = {0: "sabc,b,c->sa", 1: "sabc,a,c->sb", 2: "sabc,a,b->sc"}
+    main = {own: np.einsum(rest[own], f, law, law) - mean[:, None] for own in range(3)}
+    for own in range(3):
+        found = effects.main(own, effects.matrix)
+        np.testing.assert_allclose(found, main[own], atol=1e-10)
+    for pair in combinations(range(3), 2):
+        (left_out,) = {0, 1, 2} - set(pair)
+        both = np.moveaxis(f, 1 + left_out, -1) @ law
+        wanted = both - mean[:, None, None] - main[pair[0]][:, :, None] - main[pair[1]][:, None]
+        found, variance = effects.pair(pair, effects.matrix, effects.matrix)
+        np.testing.assert_allclose(found, wanted, atol=1e-10)
+        wanted_variance = np.einsum("sab,a,b->s", wanted**2, law, law)
+        np.testing.assert_allclose(variance, wanted_variance, atol=1e-10)
+        of_mean, _ = effects.pair(pair, effects.matrix, effects.matrix, of_mean=True)
+        np.testing.assert_allclose(of_mean[0], wanted.mean(axis=0), atol=1e-10)
+
+
+def test_shapley_values_are_those_of_all_orders(effects):
+    rows, background = effects.matrix[:5], effects.matrix[10:17]
+    wanted = 0.0
+    for order in permutations(range(3)):
+        known, before = background[None].repeat(5, axis=0), None
+        for own in (None, *order):
+            if own is not None:
+                known[:, :, effects.column == own] = rows[:, None, effects.column == own]
+            f = effects.posterior.sums(known.reshape(-1, rows.shape[1]))[:, :, effects.which]
+            f = f.reshape(-1, 5, 7).mean(axis=2)
+            if own is not None:
+                wanted = wanted + np.eye(3)[own] * (f - before)[..., None] / 6
+            before = f
+    found = effects.shapley(rows, background)
+    np.testing.assert_allclose(found, wanted, atol=1e-10)
+
+
+def test_the_strongest_pair_and_the_fewest_columns_are_found(effects):
+    (best,) = effects.strongest_pairs(1)
+    variance = {
+        pair: effects.pair(pair, effects.matrix[:0], effects.matrix[:0], of_mean=True)[1][0]
+        for pair in combinations(range(3), 2)
+    }
+    assert best == max(variance, key=lambda pair: variance[pair])
+    kept = [share for _, share in effects.fewest_columns(3)]
+    assert kept == sorted(kept)
+    assert 0 < kept[0] <= kept[-1] <= 1 + 1e-12
