@@ -30,6 +30,7 @@ from bdtppl.plotting import plot_boundaries as plot_boundaries
 from bdtppl.plotting import plot_calibration as plot_calibration
 from bdtppl.plotting import plot_comparison as plot_comparison
 from bdtppl.plotting import plot_density as plot_density
+from bdtppl.plotting import plot_effects as plot_effects
 from bdtppl.plotting import plot_evidence as plot_evidence
 from bdtppl.plotting import plot_partial_dependence as plot_partial_dependence
 from bdtppl.plotting import plot_partitions as plot_partitions

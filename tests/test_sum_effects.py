@@ -5,7 +5,8 @@ from itertools import combinations, permutations, product
 import numpy as np
 import pytest
 
-from bdtppl import BARTClassifier, BARTRegressor
+from bdtppl import BARTClassifier, BARTRegressor, plot_effects
+from bdtppl.export import shap_values
 from bdtppl.inference.additive.effects import SumEffects
 
 RNG = np.random.default_rng(0)
@@ -95,3 +96,64 @@ def test_the_strongest_pair_and_the_fewest_columns_are_found(effects):
     kept = [share for _, share in effects.fewest_columns(3)]
     assert kept == sorted(kept)
     assert 0 < kept[0] <= kept[-1] <= 1 + 1e-12
+
+
+@pytest.fixture(scope="module")
+def table():
+    city = np.array(["Rome", "Oslo", "Bonn"])[RNG.integers(3, size=150)]
+    school = np.array(list("abcde"))[RNG.integers(5, size=150)]
+    return {"age": RNG.integers(20, 80, 150), "city": city, "school": school}
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    y = 0.1 * table["age"] + 2 * (table["city"] == "Oslo") + 0.2 * RNG.normal(size=150)
+    settings = SHORT | {"warmup": 40, "draws": 30}
+    with pytest.warns(match="disagree|R-hat"):
+        return BARTRegressor(**settings, groups="school").fit(table, y)
+
+
+def test_effects_are_of_columns_as_the_table_has_them(model, table):
+    effects = model.effects(pairs=2)
+    shares = [effect.share for effect in effects]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1, abs=0.02)
+    first, second = effects[:2]
+    assert first.columns == ("age",)
+    slope = (first.mean[-1] - first.mean[0]) / np.ptp(first.values[0])
+    assert slope == pytest.approx(0.1, abs=0.02)
+    assert second.columns == ("city",)
+    assert second.values[0].tolist() == ["Bonn", "Oslo", "Rome"]
+    assert second.mean[1] - second.mean[0] == pytest.approx(2, abs=0.3)
+    assert (second.low <= second.mean).all()
+    assert (second.mean <= second.high).all()
+    names = list(model.fewest_columns(2))
+    assert names == ["age", "city"]
+    drawn = plot_effects(model, 4)
+    assert [ax.get_xlabel() for ax in drawn[:2]] == ["age", "city"]
+
+
+def test_shapley_values_add_up_to_the_mean(model, table):
+    pytest.importorskip("shap")
+    explained = shap_values(model, table)
+    total = explained.base_values + explained.values.sum(axis=1)
+    np.testing.assert_allclose(total, model.predict(table), atol=1e-10)
+    assert explained.feature_names == ["age", "city", "school"]
+    assert (explained.lower_bounds <= explained.upper_bounds).all()
+
+
+def test_what_has_no_effects_is_refused(table, model):
+    with pytest.raises(ValueError, match="label names one of several sums"):
+        model.effects(label="a")
+    with pytest.raises(ValueError, match="pairs must be"):
+        model.effects(pairs=-1)
+    y = np.array(list("xyz"))[np.arange(150) % 3]
+    with pytest.warns(match="disagree|R-hat"):
+        classes = BARTClassifier(**SHORT).fit(table, y)
+    with pytest.raises(ValueError, match="target must be one of the classes"):
+        classes.effects()
+    assert classes.effects(label="y", pairs=0)
+    with pytest.warns(match="disagree|R-hat"):
+        slopes = BARTRegressor(**SHORT, groups={"school": ["age"]}).fit(table, np.arange(150.0))
+    with pytest.raises(ValueError, match="slopes"):
+        slopes.effects()

@@ -20,6 +20,7 @@ from bdtppl.estimators.chains import (
 from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
+from bdtppl.estimators.readable_sums import ReadableSums
 from bdtppl.estimators.results import of_chains
 from bdtppl.estimators.scale_choice import (
     ERRORS_BETTER,
@@ -168,7 +169,7 @@ class BARTClassParameters:
     )
 
 
-class BART(BARTParameters, TableEstimator):
+class BART(BARTParameters, ReadableSums, TableEstimator):
     """The inference, for any kind of target.
 
     Attributes

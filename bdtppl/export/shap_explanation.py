@@ -1,8 +1,8 @@
-"""SHAP values of the posterior mean, by the tree explainer of the shap package.
+"""SHAP values of the posterior mean, as the shap package plots them.
 
 The mean over the drawn trees is an ensemble in which a tree's predictions count by its weight, and
 the SHAP values of an ensemble are the sums of its trees'. So the trees, with weighted predictions,
-are handed to the explainer as they are, in double precision.
+are handed to the explainer as they are, in double precision. Those of sums of trees are found here.
 
 References
 ----------
@@ -14,14 +14,21 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from bdtppl.estimators.parameters import require_level
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
+from bdtppl.inference.predictive.many_rows import by_rows
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.plotting.rows import Rows
 
 _MOST_ERROR = 1e-6  # of the largest prediction, by which the values of a row may miss their sum
+_BACKGROUND_ROWS = 100
 
 
-def shap_values(model: Any, X: Any) -> Any:
+def shap_values(
+    model: Any, X: Any, *, background: Any = None, label: Any = None, level: float = 0.9
+) -> Any:
     """Share out what moves each row's prediction away from the average one among the features.
 
     The prediction is the mean over the trees of ``model.posterior_``: that of ``model.predict`` or
@@ -29,26 +36,38 @@ def shap_values(model: Any, X: Any) -> Any:
     which these are draws. Dependence among features is that of the training rows in the nodes (the
     "tree_path_dependent" values).
 
+    Of sums of trees it is the posterior mean of the sum: of classes log odds (or probits), of
+    numbers on the scale ``target_scale_``. A column that is not known has the values of background
+    rows (the "interventional" values), and there is an interval over the draws.
+
     Parameters
     ----------
     model
-        A fitted estimator of hard trees.
+        A fitted estimator of hard trees, or a sum of trees.
     X
         Rows [m].
+    background
+        Of sums of trees: rows of a table. Default: up to 100 of the training rows.
+    label
+        Of sums of trees for more than two classes: that whose sum it is.
+    level
+        Of sums of trees: probability of the intervals, in (0, 1).
 
     Returns
     -------
     shap.Explanation
         ``values`` float64 [m, d], or [m, d, c] for class probabilities; ``base_values`` [m] or
         [m, c]; ``data`` [m, d] and ``feature_names``, with 0/1 columns for the levels of
-        categories, as ``model.schema_.features`` names them. What `shap.plots` take.
+        categories, as ``model.schema_.features`` names them. What `shap.plots` take. Of sums of
+        trees they are by column of the table, and ``lower_bounds`` and ``upper_bounds`` [m, d] are
+        the intervals.
 
     Raises
     ------
     ImportError
         If the shap package is not installed.
     TypeError
-        If it is no estimator of hard trees.
+        If it is neither an estimator of hard trees nor a sum of trees, or an argument is for sums.
     ValueError
         If a tree splits by a hyperplane, or has paths of so many features that the shap package
         loses precision.
@@ -63,7 +82,11 @@ def shap_values(model: Any, X: Any) -> Any:
     >>> np.allclose(total, model.predict(X))
     True
     """
-    require_hard_trees(model)
+    check_is_fitted(model)
+    if model.trees_are != "sums":
+        if background is not None or label is not None or level != 0.9:
+            raise TypeError("background, label and level are for sums of trees.")
+        require_hard_trees(model)
     if find_spec("shap") is None:
         raise ImportError(
             "SHAP values are computed by the shap package, which is not installed: run `python -m "
@@ -71,6 +94,8 @@ def shap_values(model: Any, X: Any) -> Any:
         )
     import shap  # pyright: ignore[reportMissingImports]
 
+    if model.trees_are == "sums":
+        return _explained_sums(model, X, background, label, level)
     posterior = model.posterior_
     ranked = posterior.ranked
     require_axis_splits(model, ranked.trees)
@@ -89,6 +114,35 @@ def shap_values(model: Any, X: Any) -> Any:
     explained = explainer(matrix, check_additivity=False)
     _require_sums(explained, np.asarray(explainer.model.predict(matrix)), ranked.trees)
     return explained
+
+
+def _explained_sums(model: Any, X: Any, background: Any, label: Any, level: float) -> Any:
+    import shap  # pyright: ignore[reportMissingImports]
+
+    require_level(level)
+    effects, rows, matrix = model._sum_effects(label), Rows.of(model, X), model._matrix(X)
+    if background is None:
+        some = np.unique(np.linspace(0, len(effects.matrix) - 1, _BACKGROUND_ROWS).astype(int))
+        others = effects.matrix[some]
+    else:
+        others = model._matrix(background)
+
+    def summed(piece: slice) -> np.ndarray:
+        draws = effects.shapley(matrix[piece], others)
+        ends = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return np.stack([draws.mean(axis=0), *ends], axis=1)
+
+    bytes_a_row = 32 * model.posterior_.variance.size * len(rows.names)
+    values, low, high = np.moveaxis(by_rows(summed, len(matrix), bytes_a_row), 1, 0)
+    base = model.posterior_.sums(others)[:, :, effects.which].mean()
+    return shap.Explanation(
+        values,
+        base_values=np.full(len(matrix), base),
+        data=np.column_stack([column.astype(object) for column in rows.columns]),
+        feature_names=list(rows.names),
+        lower_bounds=low,
+        upper_bounds=high,
+    )
 
 
 def _require_sums(explained: Any, predicted: np.ndarray, trees: Tree) -> None:

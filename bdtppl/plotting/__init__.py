@@ -6,6 +6,7 @@ from bdtppl.plotting.checks import plot_predictive_check
 from bdtppl.plotting.comparison import plot_comparison
 from bdtppl.plotting.density import plot_density
 from bdtppl.plotting.dependence import plot_partial_dependence
+from bdtppl.plotting.effects import plot_effects
 from bdtppl.plotting.evidence import plot_evidence
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
@@ -19,6 +20,7 @@ __all__ = [
     "plot_comparison",
     "plot_calibration",
     "plot_density",
+    "plot_effects",
     "plot_evidence",
     "plot_partial_dependence",
     "plot_partitions",

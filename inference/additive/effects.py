@@ -94,18 +94,14 @@ class SumEffects:
 
     @property
     def variance(self) -> np.ndarray:
-        """Variance of f, float64 [s]."""
-        terms = self._terms
+        """Variance of f, float64 [s]: that of main effects, and of all others together."""
+        terms, column, probability = self._terms, self._column_of, self._probability
+        several = ((column != column[:, :1]) & (column >= 0)).any(axis=1)
+        terms = BoxTerms(terms.constant, *(each[several] for each in terms[1:]))
         first = np.searchsorted(terms.which, np.arange(len(terms.constant) + 1))
         total = np.zeros(len(terms.constant))
-        _find_variances(terms, first, self._column_of, self._probability, *self._tables, total)
-        if self.posterior.linear is not None:
-            # The linear term covaries with main effects alone.
-            for own in range(len(self._states)):
-                both, trees = self.main(own, self.matrix), self._main_of_trees(own, self._bins)
-                trees -= (trees @ self._law)[:, None]
-                total += both**2 @ self._law - trees**2 @ self._law
-        return total
+        _add_interactions(terms, first, column[several], probability[several], *self._tables, total)
+        return total + sum(self.main_variance(own) for own in self.used)
 
     def main(self, own: int, matrix: np.ndarray) -> np.ndarray:
         """Compute the main effect of a column at rows [m, d], float64 [s, m]."""
@@ -115,6 +111,10 @@ class SumEffects:
             found += self._linear(own, matrix)
             mean += self._linear(own, self.matrix) @ self._law
         return found - mean[:, None]
+
+    def main_variance(self, own: int) -> np.ndarray:
+        """Compute the variance of a column's main effect, float64 [s]."""
+        return self.main(own, self.matrix) ** 2 @ self._law
 
     def pair(
         self,
@@ -182,7 +182,7 @@ class SumEffects:
         list
             Columns, each with the share of the variance that it and those before it keep.
         """
-        effects = {(own,): self.main(own, self.matrix).mean(axis=0) for own in self._used}
+        effects = {(own,): self.main(own, self.matrix).mean(axis=0) for own in self.used}
         for pair in self.strongest_pairs(_MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
@@ -191,9 +191,9 @@ class SumEffects:
         target = root * (target - self._law @ target)
         scaled = {key: root * (each - self._law @ each) for key, each in effects.items()}
         chosen: list[tuple[int, float]] = []
-        for _ in range(min(number, len(self._used))):
+        for _ in range(min(number, len(self.used))):
             kept = {}
-            for own in self._used:
+            for own in self.used:
                 columns = {own, *(before for before, _ in chosen)}
                 if len(columns) > len(chosen):
                     basis = [each for key, each in scaled.items() if columns.issuperset(key)]
@@ -226,7 +226,7 @@ class SumEffects:
         return found
 
     @cached_property
-    def _used(self) -> list[int]:
+    def used(self) -> list[int]:
         """Columns with an effect."""
         return sorted({*self._column_of.ravel().tolist(), *self._linear_column.tolist()} - {-1})
 
@@ -291,35 +291,53 @@ def _find_probabilities(terms, column, bins, law, found):
                         found[t, c] += law[own, v]
 
 
+@inlined
+def _rest(probability, t, left_out):
+    """Multiply the probabilities of a term by all columns but one."""
+    product = 1.0
+    for c in range(probability.shape[1]):
+        if c != left_out:
+            product *= probability[t, c]
+    return product
+
+
 @vectorised
-def _find_variances(terms, first, column, probability, bins, law, found):
-    """Add the covariances of all terms of each sum up."""
+def _add_interactions(terms, first, column, probability, bins, law, found):
+    """Add the covariances of all terms of each sum up, less those of their main effects."""
     for s in range(len(found)):
         for t in range(first[s], first[s + 1]):
             for u in range(first[s], t + 1):
-                both = apart = terms.value[t] * terms.value[u] * (1.0 if t == u else 2.0)
+                both = apart = 1.0
+                mains = 0.0
                 for c in range(terms.order[t]):
-                    shared = False
+                    if not _is_first(column, t, c):
+                        continue
+                    own, joint, place = column[t, c], 0.0, -1
                     for e in range(terms.order[u]):
-                        shared |= column[u, e] == column[t, c]
-                    apart *= probability[t, c]
-                    if not shared:
+                        if column[u, e] == own and place < 0:
+                            place = e
+                    if place < 0:
                         both *= probability[t, c]
-                    elif _is_first(column, t, c):
-                        own, total = column[t, c], 0.0
-                        for v in range(law.shape[1]):
-                            is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
-                            if is_in and _inside(terms, column, u, own, bins, v):
-                                total += law[own, v]
-                        both *= total
+                        apart *= probability[t, c]
+                        continue
+                    for v in range(law.shape[1]):
+                        is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
+                        if is_in and _inside(terms, column, u, own, bins, v):
+                            joint += law[own, v]
+                    product = probability[t, c] * probability[u, place]
+                    both *= joint
+                    apart *= product
+                    rest = _rest(probability, t, c) * _rest(probability, u, place)
+                    mains += (joint - product) * rest
                 for e in range(terms.order[u]):
-                    shared = False
+                    is_shared = False
                     for c in range(terms.order[t]):
-                        shared |= column[u, e] == column[t, c]
-                    apart *= probability[u, e]
-                    if not shared:
+                        is_shared |= column[u, e] == column[t, c]
+                    if not is_shared:
                         both *= probability[u, e]
-                found[s] += both - apart
+                        apart *= probability[u, e]
+                value = terms.value[t] * terms.value[u] * (1.0 if t == u else 2.0)
+                found[s] += value * (both - apart - mains)
 
 
 @inlined
