@@ -73,6 +73,13 @@ def plot_effects(
         )
     require_integer("num_panels", num_panels, 1)
     effects = model.effects(level=level, label=label, pairs=num_panels)[:num_panels]
+    return draw_effects(model, effects, level, axes)
+
+
+def draw_effects(
+    model: Any, effects: Sequence[Any], level: float, axes: "Sequence[Axes] | None" = None
+) -> "list[Axes]":
+    """Draw effects of a model, with bands of a level, as `plot_effects` does."""
     if axes is None:
         import matplotlib.pyplot as plt
 

@@ -146,7 +146,8 @@ def _findings(subject: Subject) -> list[str]:
         )
     else:
         leading = list(subject.shares)[:_LEADING]
-        said.append(f"The sum of {summary['sum']} splits most often on {listed(leading)}.")
+        verb = "varies most with" if subject.effects else "splits most often on"
+        said.append(f"The sum of {summary['sum']} {verb} {listed(leading)}.")
     if forecasts is None:
         return said
     if subject.classes is not None:

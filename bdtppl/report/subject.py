@@ -57,8 +57,17 @@ class Subject:
         return "rows that the model has not seen in training"
 
     @cached_property
+    def effects(self) -> list[Any]:
+        """Effects of columns on one sum of trees, of the columns that have any; else none."""
+        model = self.model
+        is_one = model.trees_are == "sums" and model.prior_.num_sums == 1
+        return model.effects() if is_one and len(model.prior_.groups) <= 1 else []
+
+    @cached_property
     def shares(self) -> dict[str, float]:
-        """How much each feature matters, the most important one first."""
+        """How much each feature matters, or each column of `effects`, the most important first."""
+        if self.effects:
+            return {each.columns[0]: each.share for each in self.effects if len(each.columns) == 1}
         shares = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
         shares = shares or self.summary["input_weights"]
         no_cut = self.model.no_cut  # come last

@@ -7,6 +7,7 @@ import numpy as np
 
 from bdtppl.models.wording import counted, number
 from bdtppl.plotting import plot_topologies, plot_tree
+from bdtppl.plotting.effects import draw_effects
 from bdtppl.report.blocks import Block, Code, Figures, ReportTable, Text
 from bdtppl.report.pictures import picture
 from bdtppl.report.subject import Subject
@@ -18,6 +19,7 @@ _MOST_LEAVES = 24  # of a tree that is drawn
 _MOST_LEAVES_BESIDE = 4  # of trees that are drawn side by side
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
+_EFFECTS_DRAWN = 6
 _PARTITION = (
     " A partition stands for all trees whose leaves hold the same training rows, in whatever order "
     "they split; it is drawn as the most probable of them, and its probability is the sum over "
@@ -111,7 +113,7 @@ def _topology_blocks(subject: Subject) -> Iterator[Block]:
 
 
 def _sum_blocks(subject: Subject) -> Iterator[Block]:
-    """Say which columns the trees of sums split on."""
+    """Show the effects of columns on a sum, or which columns the trees of sums split on."""
     summary = subject.summary
     said = (
         f"Each draw is a sum of {summary['sum']}, of {summary['expected_leaves']:.1f} leaves each "
@@ -126,6 +128,26 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         scale = summary["target_scale"]
         said += "." if scale == "identity" else f", on the scale {scale} of the targets."
     yield Text(said)
+    if effects := subject.effects[:_EFFECTS_DRAWN]:
+        yield picture(
+            partial(draw_effects, subject.model, effects, 0.9),
+            "The strongest effects of columns, with bands, and of pairs of columns as maps.",
+            "Effects of columns on the sum, with bands of 90 %, and of pairs beside these; the "
+            "other columns are averaged out as if they were independent."
+            + (" They are log odds or probits." if subject.model.is_classifier else ""),
+        )
+        listed = subject.effects[:_COLUMNS_LISTED]
+        names = [" and ".join(each.columns) for each in listed]
+        ends = [f"{each.share_low:.3f} to {each.share_high:.3f}" for each in listed]
+        shares = [f"{each.share:.3f}" for each in listed]
+        rows = list(map(list, zip(names, shares, ends, strict=True)))
+        yield ReportTable(
+            "Each effect's share of the variance of the sum, and its interval of 90 %.",
+            ["effect of", "share", "interval"],
+            rows,
+            [each.share for each in listed],
+        )
+        return
     shares, ends = subject.shares, summary["feature_importance_interval"]
     shown = list(shares.items())[:_COLUMNS_LISTED]
     rows = [[name, f"{share:.3f}", "{:.3f} to {:.3f}".format(*ends[name])] for name, share in shown]
