@@ -402,6 +402,8 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     if prior.draws_leaf_scale:
         total += stats.halfcauchy.logpdf(state.leaf_scale[0], scale=prior.leaf_scale)
     f = np.full(len(of.y), float(prior.offset))
+    if prior.offset_feature is not None:
+        f += prior.offset_factor * of.design.matrix[:, prior.offset_feature]
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]
     own = iter(state.linear[0])

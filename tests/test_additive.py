@@ -200,10 +200,10 @@ def prior_and_law_after(
     for _ in range(replications):
         before.append(ap.numbers_of(kernel, ap.prior_state(kernel, rng)))
         state = ap.prior_state(kernel, rng)
-        f = prior.offsets[:, None] - state.left
+        f = kernel.offsets - state.left
         if prior.link == "identity":
             noise = np.sqrt(kernel.variances(state)) * rng.normal(size=num_rows)
-            y, target = f[0] + noise, f + noise - prior.offset
+            y, target = f[0] + noise, f + noise - kernel.offsets
             state = state._replace(left=noise[None].copy(), target=target)
         else:
             running = np.cumsum(class_probabilities(prior.link, f), axis=1)[:, :-1]
@@ -248,6 +248,8 @@ CHECKS = {
         "linear_scale": 0.4,
     },
     "more columns than rows": {"link": "logit", "linear_scale": 0.4, "num_rows": 5},
+    "offset of rows of a logit": {"offset_feature": 1, "offset_factor": 0.5, "link": "logit"},
+    "offset of rows of a probit": {"offset_feature": 1, "offset_factor": 0.5, "link": "probit"},
 }
 
 BLOCKS = (
@@ -257,6 +259,7 @@ BLOCKS = (
     "more columns than rows",
     "leaf scale",
     "leaf scales of a softmax",
+    *list(CHECKS)[-2:],
 )
 
 
@@ -352,6 +355,21 @@ def test_lost_latent_variables_are_noticed(name, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CHECKS if name.startswith("offset")])
+def test_forgotten_offsets_of_rows_are_noticed(name, monkeypatch):
+    right = AdditiveKernel.__post_init__
+
+    def without(self):
+        right(self)
+        if self.y.any():  # the kernel that is given targets
+            object.__setattr__(self, "offsets", np.full_like(self.offsets, self.prior.offset))
+
+    monkeypatch.setattr(AdditiveKernel, "__post_init__", without)
+    settings = CHECKS[name] | {"offset_factor": 2.0}
+    assert least_p_value(*prior_and_law_after(4, 800, **settings)) < 1e-4
+
+
+@pytest.mark.slow
 def test_variances_of_another_prior_are_noticed(monkeypatch):
     right = kernel_module.noise_tables
 
@@ -433,6 +451,7 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
         {"linear_scale": 0.4},
         {"draws_leaf_scale": True},
         {"linear_scale": 0.4, "groups": (1, 2), "group_scale": 0.3},
+        {"offset_feature": 1, "offset_factor": 0.5},
     ],
 )
 def test_the_log_joint_is_the_sum_of_its_densities(terms):
@@ -453,7 +472,7 @@ def test_the_log_joint_is_the_sum_of_its_densities(terms):
     deviations = np.broadcast_to(posterior.deviations(of.design.matrix)[0, 0], len(of.y))
     np.testing.assert_allclose(deviations**2, kernel.variances(state), rtol=1e-12)
     means = posterior.means(of.design.matrix)[0, 0]
-    np.testing.assert_allclose(means, f[0] + of.prior.offset, atol=1e-12)
+    np.testing.assert_allclose(means, f[0] + kernel.offsets[0], atol=1e-12)
 
 
 def posterior_of(of, kernel, state) -> SumPosterior:

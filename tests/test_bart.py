@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import arviz
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from bdtppl import (
 from bdtppl.array_files import read_arrays
 from bdtppl.estimators import bart, chains
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.models.data.schema import TableWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
@@ -398,3 +400,88 @@ def test_groups_that_cannot_be_are_named(groups, said):
     table = {"school": [1, 2] * 5, "hue": ["red", "blue"] * 5, "gone": ["a", None] * 5}
     with pytest.raises(ValueError, match=said):
         BARTRegressor(**SHORT, groups=groups).fit(table, np.arange(10.0))
+
+
+OFFSETS = 3 * np.random.default_rng(1).normal(size=150)
+TABLE = {"a": X[:, 0], "b": X[:, 1], "known": OFFSETS}
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**140])
+def test_an_offset_is_added_as_it_is(unit, tmp_path):
+    """A sum with an offset is one of the targets less it, in any unit."""
+    few = SHORT | {"draws": 10, "extensions": 0}
+    given = {**TABLE, "known": unit * OFFSETS}
+    model = BARTRegressor(**few, offset="known").fit(given, unit * (Y + OFFSETS))
+    assert model.prior_.offset_factor == 1
+    without = {name: TABLE[name] for name in "ab"}
+    plain = BARTRegressor(**few, target_scale="identity").fit(without, Y)
+    np.testing.assert_allclose(model.predict(given) / unit - OFFSETS, plain.predict(without))
+    assert model.feature_importances_[2] == 0
+    assert set(model.linear_effects_) == {"a", "b"}
+    new = {**TABLE, "known": unit * (OFFSETS + 1)}
+    np.testing.assert_allclose(model.predict(new), model.predict(given) + unit)
+    draws = model.posterior_.sample_predictive(jax.random.key(0), model.posterior_.matrix)
+    assert np.corrcoef(draws.mean(axis=(0, 1)), Y + OFFSETS)[0, 1] > 0.9
+    prior = draw_sum_prior(np.random.default_rng(0), model.posterior_, 20)
+    spread = prior.sums(prior.matrix) - prior.sums(np.zeros_like(prior.matrix))
+    assert np.corrcoef(np.median(spread, axis=(0, 1, 2)), OFFSETS)[0, 1] > 0.9
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(load(tmp_path / "kept").predict(given), model.predict(given))
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_an_offset_of_classes_is_on_the_scale_of_the_link(link):
+    law = {"logit": stats.logistic, "probit": stats.norm}[link]
+    rng = np.random.default_rng(2)
+    labels = law.cdf(OFFSETS + 2 * X[:, 0] - 1) > rng.uniform(size=150)
+    model = BARTClassifier(**SHORT, offset="known", link=link).fit(TABLE, labels)
+    prior = model.prior_
+    share = law.cdf(prior.offset + OFFSETS).mean()
+    assert share == pytest.approx((labels.sum() + 0.5) / 151)
+    sums = law.ppf(model.mean_draws(TABLE)[..., 1])
+    moved = law.ppf(model.mean_draws({**TABLE, "known": OFFSETS - 0.5})[..., 1])
+    inside = np.abs(sums) < 5
+    np.testing.assert_allclose(sums[inside] - moved[inside], 0.5, rtol=1e-6)
+    with pytest.raises(ValueError, match="offset is for two classes, and y has 3"):
+        BARTClassifier(**SHORT, offset="known").fit(TABLE, np.arange(150) % 3)
+
+
+def test_offsets_that_cannot_be_are_named():
+    table = {
+        **TABLE,
+        "hue": ["red", "blue", "green"] * 50,
+        "gone": np.where(X[:, 2] > 0.5, np.nan, 1),
+    }
+    few = SHORT | {"trees": 2, "draws": 4, "extensions": 0}
+    row = int(np.isnan(table["gone"]).argmax())
+    for more, said in [
+        ({"offset": "town"}, "offset names 'town', which is no numeric column of X"),
+        ({"offset": "hue"}, "offset names 'hue', which is no numeric column of X"),
+        ({"offset": "gone"}, f"Column 'gone', row {row}: the offset is missing"),
+        ({"offset": "a", "groups": {"hue": ["a"]}}, "offset and groups both name 'a'"),
+        ({"offset": "a", "target_scale": "log1p"}, "target_scale must be 'auto' or 'identity'"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            BARTRegressor(**few, **more).fit(table, Y + 5)
+    model = BARTRegressor(**few, offset="known").fit(table, Y)
+    with pytest.raises(ValueError, match="Column 'known', row 1: the offset is missing"):
+        model.predict({**table, "known": np.where(np.arange(150) == 1, np.nan, OFFSETS)})
+
+
+def test_the_command_line_takes_an_offset(tmp_path):
+    write_table(tmp_path / "rows.csv", {**TABLE, "y": Y + OFFSETS})
+    few = ["--trees", "5", "--chains", "2", "--warmup", "20", "--draws", "10", "--extensions", "0"]
+    out = ["--out", str(tmp_path / "model")]
+    run(
+        "fit",
+        str(tmp_path / "rows.csv"),
+        "--target",
+        "y",
+        "--model",
+        "bart",
+        "--offset",
+        "known",
+        *few,
+        *out,
+    )
+    assert load(tmp_path / "model").offset == "known"

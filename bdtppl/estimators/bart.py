@@ -23,6 +23,7 @@ from bdtppl.estimators.hard import warn_of_no_cut
 from bdtppl.estimators.long_fits import FansOut, RunsLong
 from bdtppl.estimators.parameters import declared, made_of, parameter
 from bdtppl.estimators.results import of_chains
+from bdtppl.estimators.sum_features import find_features, group_columns, require_offset
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -30,7 +31,6 @@ from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Binning, Design
-from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale, skewness
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
@@ -45,7 +45,6 @@ from bdtppl.summary import summarised
 
 _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
-_MOST_GROUPS = 2_000
 _FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
 _LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 _FEWEST_TO_CHOOSE, _ROWS_TO_CHOOSE = 20, 1000  # rows by which a scale is chosen
@@ -112,6 +111,11 @@ class BARTParameters(RunsLong, FansOut):
         "``{'school': ['age']}``. No tree splits on it. The effects of a new group are drawn from "
         "their prior.",
         option=str,
+    )
+    offset: str | None = parameter(
+        None,
+        "Name of a numeric column that is added to the sum, as the log of an exposure is; of real "
+        "targets in their units, of two classes on the scale of the link. Nothing else uses it.",
     )
     sparsity: float | None = parameter(
         None,
@@ -225,7 +229,7 @@ class BART(BARTParameters, TableEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
-    _scale = staticmethod(lambda matrix, y, weights, groups: IDENTITY)
+    _scale = staticmethod(lambda matrix, y, weights, found: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
     _noise: Any
 
@@ -239,8 +243,8 @@ class BART(BARTParameters, TableEstimator):
                 f"There are too few rows (n_samples = {len(y)}): at least two are needed, and "
                 f"min_leaf={self.min_leaf} of them."
             )
-        groups, coded = self._find_groups(schema, matrix)
-        scale, targets = self._scale(matrix, y, weights, groups), y
+        found, coded = find_features(self.groups, self.offset, schema, matrix)
+        scale, targets = self._scale(matrix, y, weights, found), y
         y = scale.forward(y)
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
@@ -254,7 +258,7 @@ class BART(BARTParameters, TableEstimator):
             column=schema.column,
         )
         design = replace(design, matrix=matrix)
-        warn_of_no_cut(schema, design, stacklevel=4, but=self._whole)
+        warn_of_no_cut(schema, design, stacklevel=4, but=(*self._whole, self.offset))
         prior = self._calibrated(
             design,
             y,
@@ -265,9 +269,10 @@ class BART(BARTParameters, TableEstimator):
             beta=self.beta,
             sparsity=self.sparsity,
             linear=self.linear,
-            groups=groups,
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
+            **found,
+            **({} if self.offset is None else {"offset_factor": 1 / unit}),
         )
         # "auto" bounds the work of extensions, whatever the machine.
         of_features = 1 + design.num_features / _FEATURES_LIKE_A_ROW
@@ -293,37 +298,11 @@ class BART(BARTParameters, TableEstimator):
 
     @property
     def _whole(self) -> tuple[str, ...]:
-        named = self.groups
-        return () if named is None else tuple(named if isinstance(named, Mapping) else [named])
+        return group_columns(self.groups)
 
-    def _find_groups(self, schema: Schema, matrix: np.ndarray) -> tuple[tuple, np.ndarray]:
-        """Find the features of groups and slopes, and hide the former from trees, in a copy."""
-        if self.groups is None:
-            return (), matrix
-        if len(self._whole) != 1:
-            raise ValueError(f"groups must be the name of one column; got {self.groups!r}.")
-        slopes = self.groups[self._whole[0]] if isinstance(self.groups, Mapping) else ()
-        slopes = (slopes,) if isinstance(slopes, str) else slopes
-        numeric = [column.name for column in schema.columns if column.has_cuts]
-        for name in (*self._whole, *slopes):
-            if name not in numeric or (name in slopes and name in self._whole):
-                wanted = "numeric column" if name in slopes else "column"
-                raise ValueError(f"groups names {name!r}, which is no {wanted} of X.")
-        groups = tuple(schema.features.index(name) for name in (*self._whole, *slopes))
-        of_rows = matrix[:, groups[0]]
-        if np.isnan(of_rows).any():
-            raise ValueError(
-                f"Column {self._whole[0]!r}, row {int(np.isnan(of_rows).argmax())}: the group is "
-                f"missing. Give such rows a group of their own."
-            )
-        if len(np.unique(of_rows)) > _MOST_GROUPS:
-            raise ValueError(
-                f"Column {self._whole[0]!r} has {len(np.unique(of_rows)):,} groups, and at most "
-                f"{_MOST_GROUPS:,} can have effects."
-            )
-        coded = matrix.copy()
-        coded[:, groups[0]] = 0.0
-        return groups, coded
+    def _require_rows(self, matrix: np.ndarray) -> None:
+        if (feature := self.posterior_.prior.offset_feature) is not None:
+            require_offset(matrix, feature, self.schema_.features)
 
     @property
     def _may_miss(self) -> np.ndarray:
@@ -488,9 +467,16 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         return targets
 
     def _scale(
-        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Sequence[int]
+        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
     ) -> TargetScale:
         """Return the scale of targets [n] that is asked for, or that predicts best."""
+        if self.offset is not None:
+            if self.target_scale not in ("auto", "identity"):
+                raise ValueError(
+                    f"target_scale must be 'auto' or 'identity' with an offset, which is added to "
+                    f"targets as they are; got {self.target_scale!r}."
+                )
+            return IDENTITY
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
         # Repeated rows count as one of their weight, and the order of rows does not matter.
@@ -509,14 +495,14 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         number = int(min(_ROWS_TO_CHOOSE, max(100, _WORK_TO_CHOOSE / of_features)))
         order = np.random.default_rng(0).permutation(len(first))[:number]
         rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
-        named = [f"x{feature}" for feature in groups]  # as columns of an array are called
-        own = {named[0]: named[1:]} if groups else None
-        found: dict[ScaleName, np.ndarray] = {
+        named = [f"x{feature}" for feature in found["groups"]]  # as columns of an array are called
+        own = {named[0]: named[1:]} if named else None
+        scores: dict[ScaleName, np.ndarray] = {
             name: self._left_out(matrix[rows], y[rows], weight, target_scale=name, groups=own)
             for name in names
         }
-        best = max(found, key=lambda name: found[name].sum())
-        gain = found[best] - found["identity"]
+        best = max(scores, key=lambda name: scores[name].sum())
+        gain = scores[best] - scores["identity"]
         total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
         if total <= max(_ERRORS_BETTER * error, _LEAST_GAIN * weight.sum()):
             return IDENTITY
@@ -622,6 +608,10 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     """
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
+        if self.offset is not None and len(self.classes_) > 2:
+            raise ValueError(
+                f"offset is for two classes, and y has {len(self.classes_)}: they have a sum each."
+            )
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "

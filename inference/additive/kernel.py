@@ -129,6 +129,8 @@ class AdditiveKernel:
         The rows and rules that sweeps read.
     terms
         The linear terms of each sum, and which of the coefficients are theirs.
+    offsets
+        float64 [sums, n]; what is added to each sum.
     order
         int64 [n]; rows by their bins and targets. Latent variables are drawn in this order, so that
         the order of the rows does not matter, and a linear term has its rows in it.
@@ -140,6 +142,7 @@ class AdditiveKernel:
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
     terms: tuple[tuple[LinearTerm, slice], ...] = field(init=False, repr=False)
+    offsets: np.ndarray = field(init=False, repr=False)
     order: np.ndarray = field(init=False, repr=False)
     _prior_tables: SumPriorTables = field(init=False, repr=False)
 
@@ -147,6 +150,7 @@ class AdditiveKernel:
         moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
         rows = row_tables(self.design)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "offsets", self.prior.offsets_at(self.design.matrix))
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
         tables = prior_tables(self.prior, rows, self.design.equal_weights)
@@ -177,7 +181,7 @@ class AdditiveKernel:
         is_real = prior.link == "identity"
         target = np.zeros((prior.num_sums, num_rows))
         if is_real:
-            target[:] = self.y - float(prior.offset)
+            target[:] = self.y - self.offsets
         weights = self.rows.weights
         middle = np.average(target[0], weights=weights)
         spread = np.average((target[0] - middle) ** 2, weights=weights) or float(prior.noise_scale)
@@ -380,7 +384,7 @@ class AdditiveKernel:
         if prior.link == "identity":
             return self.rows.weights
         own = state.target[which] - state.left[which]
-        shift, precision = prior.offsets[which], self.rows.weights
+        shift, precision = self.offsets[which], self.rows.weights
         order, weights = self.order, self.rows.weights
         if prior.link == "probit":
             drawn = np.empty(len(own))
@@ -391,7 +395,7 @@ class AdditiveKernel:
         else:
             if prior.num_sums > 1:
                 others = np.arange(prior.num_sums) != which
-                sums = (state.target - state.left + prior.offsets[:, None])[others]
+                sums = (state.target - state.left + self.offsets)[others]
                 shift = shift - logsumexp(sums, axis=0)
             drawn, precision = np.empty((2, len(own)))
             draw_polya_gamma((own + shift)[order], weights[order], generator, drawn)
@@ -408,7 +412,7 @@ class AdditiveKernel:
             variances = self.variances(state)
             each = state.left[0] ** 2 / variances + np.log(2 * np.pi * variances)
             return -0.5 * float(weights @ each)
-        sums = state.target - state.left + prior.offsets[:, None]
+        sums = state.target - state.left + self.offsets
         probability = class_probabilities(prior.link, sums)[np.arange(len(self.y)), self.y]
         return float((weights * np.log(np.maximum(probability, np.finfo(float).tiny))).sum())
 

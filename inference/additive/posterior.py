@@ -167,6 +167,7 @@ class SumPosterior:
             offset=self.prior.offset * unit,
             leaf_scale=self.prior.leaf_scale * unit,
             noise_scale=self.prior.noise_scale * unit**2,
+            offset_factor=self.prior.offset_factor * unit,
         )
         if prior.linear_scale is not None:
             prior = replace(prior, linear_scale=prior.linear_scale * unit)
@@ -243,7 +244,7 @@ class SumPosterior:
         matrix
             Rows [m, d].
         """
-        total = self._added(self.rule, self.value, matrix) + self.prior.offsets[:, None]
+        total = self._added(self.rule, self.value, matrix) + self.prior.offsets_at(matrix)
         if self.linear is not None:
             # Not by BLAS, whose last bits depend on the number of rows.
             total += np.einsum("...p,mp->...m", self.linear, self.linear_columns(matrix))

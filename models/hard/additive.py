@@ -41,6 +41,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jax.scipy.stats import norm as jax_norm
+from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr, softmax
 from scipy.stats import chi2, norm
 
@@ -93,6 +94,9 @@ class AdditivePrior:
     groups, group_scale
         The feature that tells groups, and the features whose slope each group has; and the median
         of the standard deviation of their effects.
+    offset_feature, offset_factor
+        Feature that is added to the sums of its row, as well as ``offset``, and what it is
+        multiplied by; None for no such feature.
     """
 
     leaf_scale: Number
@@ -112,6 +116,8 @@ class AdditivePrior:
     linear_scale: Number | None = None
     groups: tuple[int, ...] = setting(default=())
     group_scale: Number = 1.0
+    offset_feature: int | None = setting(default=None)
+    offset_factor: Number = 1.0
 
     def __post_init__(self):
         for name in ("leaf_scale", "noise_scale", "noise_degrees", "group_scale"):
@@ -152,6 +158,8 @@ class AdditivePrior:
             what = what.replace("one variance", f"a variance that is a product of {product}")
         drawn = " (the median; it is drawn itself)" * self.draws_leaf_scale
         groups = " Each group of rows has effects of its own." * bool(self.groups)
+        if self.offset_feature is not None:
+            groups += " A column of the table is added to the sum."
         return (
             f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
             f"node below its root with {chances[1]}; a tree has at most "
@@ -163,8 +171,13 @@ class AdditivePrior:
 
     @property
     def offsets(self) -> np.ndarray:
-        """What is added to each sum, float64 [sums]."""
+        """What is added to each sum at all rows, float64 [sums]."""
         return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
+
+    def offsets_at(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute what is added to each sum at rows [m, d], float64 [sums, m]."""
+        own = _offsets(matrix, self.offset_feature, self.offset_factor)
+        return self.offsets[:, None] + own
 
     @property
     def term_scales(self) -> np.ndarray:
@@ -237,6 +250,8 @@ def calibrated(
     num_trees: int = AdditivePrior.num_trees,
     linear: bool = False,
     groups: tuple[int, ...] = (),
+    offset_feature: int | None = None,
+    offset_factor: float = 1.0,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
@@ -255,6 +270,8 @@ def calibrated(
         Whether there is a linear term, and the features of groups (see `AdditivePrior`). The median
         of each deviation is half of what would let these effects alone explain the variance of the
         targets.
+    offset_feature, offset_factor
+        As in `AdditivePrior`; all else is chosen from the targets less this feature.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -265,7 +282,7 @@ def calibrated(
     >>> float(prior.offset), float(prior.leaf_scale)
     (4.0, 1.0)
     """
-    y = np.asarray(y, np.float64)
+    y = np.asarray(y, np.float64) - _offsets(design.matrix, offset_feature, offset_factor)
     low, high = y.min(), y.max()
     variance = _noise_guess(design, y)
     scale = variance * chi2.ppf(1 - quantile, noise_degrees) / noise_degrees
@@ -276,9 +293,16 @@ def calibrated(
         offset=float((low + high) / 2),
         noise_degrees=noise_degrees,
         num_trees=num_trees,
+        offset_feature=offset_feature,
+        offset_factor=offset_factor,
         **_term_scales(design, deviation or 1.0, linear, groups),
         **settings,
     )
+
+
+def _offsets(matrix: np.ndarray, feature: int | None, factor: Any) -> np.ndarray:
+    """Return what a feature adds to the sums of rows [m, d], float64 [m]."""
+    return np.zeros(len(matrix)) if feature is None else factor * np.asarray(matrix)[:, feature]
 
 
 def _term_scales(
@@ -299,13 +323,15 @@ def calibrated_to_classes(
     link: Link = "logit",
     k: float = RANGE_DEVIATIONS,
     num_trees: int = AdditivePrior.num_trees,
+    offset_feature: int | None = None,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior of class probabilities.
 
     Offsets give the classes their shares among the labels (of absent ones, as if there were half a
-    row more of each). The interval from -3 to 3 in probits, 1.7 times as far in logits, is 2 k
-    prior standard deviations of the sum, as in Chipman et al.
+    row more of each), on average over the rows if these have offsets of their own. The interval
+    from -3 to 3 in probits, 1.7 times as far in logits, is 2 k prior standard deviations of the
+    sum, as in Chipman et al.
 
     Parameters
     ----------
@@ -317,6 +343,8 @@ def calibrated_to_classes(
         As in `calibrated`, the reach of the sum being its deviation.
     num_classes, link, k, num_trees
         As said above; probits are for two classes.
+    offset_feature
+        As in `AdditivePrior`; for two classes, with a design.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -333,6 +361,10 @@ def calibrated_to_classes(
     offset: Any = np.log(share)
     if num_classes == 2:
         offset = float(norm.ppf(share[1]) if link == "probit" else logit(share[1]))
+    if design is not None and offset_feature is not None:
+        own, inverse = design.matrix[:, offset_feature], ndtr if link == "probit" else expit
+        ends = offset - own.max() - 1, offset - own.min() + 1
+        offset = brentq(lambda c: np.average(inverse(c + own), weights=weights) - share[1], *ends)
     terms = {} if design is None else _term_scales(design, reach / k, linear, groups)
     return AdditivePrior(
         leaf_scale=reach / (k * math.sqrt(num_trees)),
@@ -341,6 +373,7 @@ def calibrated_to_classes(
         num_trees=num_trees,
         link=link,
         num_sums=1 if num_classes == 2 else num_classes,
+        offset_feature=offset_feature,
         **terms,
         **settings,
     )
@@ -448,6 +481,7 @@ def additive_log_joint(
         jnp.asarray(design.rules_of_features),
         jnp.asarray(design.equal_weights),
         jnp.asarray(y),
+        jnp.asarray(prior.offsets_at(design.matrix)),
         jnp.asarray(design.weights),
         *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
         noise,
@@ -483,6 +517,7 @@ def _log_density(
     num_rules,
     equal,
     y,
+    offsets,
     weights,
     value,
     variance,
@@ -515,7 +550,7 @@ def _log_density(
             f += of_rows
             total += _log_normal_density(coefficient, each).sum(axis=(-1, -2))
             total += _of_scale(deviation, medians).sum(axis=(-1, -2))
-        f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
+        f += offsets
         if noise is not None:
             feature, depth, is_leaf, slot, factor = noise
             of_nodes = of_trees(feature, depth, is_leaf, _of_variance(factor, *prior.noise_leaf))

@@ -1,0 +1,89 @@
+"""Columns with a part of their own in a sum of trees: groups of rows, slopes, and an offset."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bdtppl.models.data.schema import Schema
+
+_MOST_GROUPS = 2_000
+
+
+def group_columns(groups: Any) -> tuple[str, ...]:
+    """List the columns that ``groups`` of an estimator names, of which there may be one."""
+    return () if groups is None else tuple(groups if isinstance(groups, Mapping) else [groups])
+
+
+def find_features(
+    groups: Any, offset: Any, schema: Schema, matrix: np.ndarray
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Find the features that a prior names, and hide those of no tree.
+
+    Parameters
+    ----------
+    groups, offset
+        Parameters of an estimator.
+    schema, matrix
+        The columns of the table, and training rows [n, d].
+
+    Returns
+    -------
+    tuple
+        Settings of `bdtppl.models.hard.additive.AdditivePrior` by name, and the rows, in a copy if
+        features are constant there that no tree may split on.
+
+    Raises
+    ------
+    ValueError
+        If a column cannot be used as it is named.
+    """
+    own = group_columns(groups)
+    if groups is not None and len(own) != 1:
+        raise ValueError(f"groups must be the name of one column; got {groups!r}.")
+    slopes = groups[own[0]] if isinstance(groups, Mapping) else ()
+    slopes = (slopes,) if isinstance(slopes, str) else tuple(slopes)
+    ordered = [column.name for column in schema.columns if column.has_cuts]
+    numeric = [column.name for column in schema.columns if column.levels is None]
+    others = [name for name in ordered if name not in own]
+    named = [("groups", name, ordered, "") for name in own]
+    named += [("groups", name, others, "numeric ") for name in slopes]
+    if offset is not None:
+        named.append(("offset", offset, numeric, "numeric "))
+    for parameter, name, known, kind in named:
+        if name not in known:
+            raise ValueError(f"{parameter} names {name!r}, which is no {kind}column of X.")
+    features = [schema.features.index(name) for _, name, *_ in named]
+    found: dict[str, Any] = {"groups": tuple(features[: len(own + slopes)])}
+    hidden = features[: len(own)]
+    if own:
+        _refuse_missing(
+            matrix, features[0], own[0], "group", " Give such rows a group of their own."
+        )
+        number = len(np.unique(matrix[:, features[0]]))
+        if number > _MOST_GROUPS:
+            raise ValueError(
+                f"Column {own[0]!r} has {number:,} groups, and at most {_MOST_GROUPS:,} can have "
+                f"effects."
+            )
+    if offset is not None:
+        if offset in own + slopes:
+            raise ValueError(f"offset and groups both name {offset!r}.")
+        require_offset(matrix, features[-1], schema.features)
+        found["offset_feature"] = features[-1]
+        hidden.append(features[-1])
+    coded = matrix.copy() if hidden else matrix
+    coded[:, hidden] = 0.0
+    return found, coded
+
+
+def require_offset(matrix: np.ndarray, feature: int, names: Sequence[str]) -> None:
+    """Raise ValueError if rows [m, d] lack the offset."""
+    _refuse_missing(matrix, feature, names[feature], "offset", " Each row needs one.")
+
+
+def _refuse_missing(matrix: np.ndarray, feature: int, name: str, what: str, advice: str) -> None:
+    missing = np.isnan(matrix[:, feature])
+    if missing.any():
+        row = int(missing.argmax())
+        raise ValueError(f"Column {name!r}, row {row}: the {what} is missing.{advice}")
