@@ -1,4 +1,4 @@
-"""Columns with a part of their own in a sum of trees: groups of rows, slopes, and an offset."""
+"""Columns with a part of their own in sums of trees: groups, slopes, offsets and directions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,14 +16,14 @@ def group_columns(groups: Any) -> tuple[str, ...]:
 
 
 def find_features(
-    groups: Any, offset: Any, schema: Schema, matrix: np.ndarray
+    model: Any, schema: Schema, matrix: np.ndarray
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Find the features that a prior names, and hide those of no tree.
 
     Parameters
     ----------
-    groups, offset
-        Parameters of an estimator.
+    model
+        Estimator with the parameters ``groups``, ``offset`` and ``monotone``.
     schema, matrix
         The columns of the table, and training rows [n, d].
 
@@ -38,7 +38,11 @@ def find_features(
     ValueError
         If a column cannot be used as it is named.
     """
-    own = group_columns(groups)
+    groups, offset = model.groups, model.offset
+    own, directions = group_columns(groups), {} if model.monotone is None else model.monotone
+    signs = [str(sign) for sign in directions.values()] if isinstance(directions, Mapping) else [""]
+    if not {*signs} <= {"1", "-1"}:
+        raise ValueError(f"monotone must map names of columns to 1 or -1; got {directions!r}.")
     if groups is not None and len(own) != 1:
         raise ValueError(f"groups must be the name of one column; got {groups!r}.")
     slopes = groups[own[0]] if isinstance(groups, Mapping) else ()
@@ -48,18 +52,21 @@ def find_features(
     others = [name for name in ordered if name not in own]
     named = [("groups", name, ordered, "") for name in own]
     named += [("groups", name, others, "numeric ") for name in slopes]
+    named += [("monotone", name, ordered, "numeric ") for name in directions]
     if offset is not None:
         named.append(("offset", offset, numeric, "numeric "))
     for parameter, name, known, kind in named:
         if name not in known:
             raise ValueError(f"{parameter} names {name!r}, which is no {kind}column of X.")
+    for name in {*own, *slopes, offset} & {*directions} | {*own, *slopes} & {offset}:
+        raise ValueError(f"Column {name!r} can have one part in a sum: groups, offset or monotone.")
     features = [schema.features.index(name) for _, name, *_ in named]
+    every = [int(directions.get(name, 0)) for name in schema.features] if directions else []
     found: dict[str, Any] = {"groups": tuple(features[: len(own + slopes)])}
+    found["monotone"] = tuple(every)
     hidden = features[: len(own)]
     if own:
-        _refuse_missing(
-            matrix, features[0], own[0], "group", " Give such rows a group of their own."
-        )
+        _refuse_missing(matrix, features[0], own[0], "group", " Give such rows one of their own.")
         number = len(np.unique(matrix[:, features[0]]))
         if number > _MOST_GROUPS:
             raise ValueError(
@@ -67,8 +74,6 @@ def find_features(
                 f"effects."
             )
     if offset is not None:
-        if offset in own + slopes:
-            raise ValueError(f"offset and groups both name {offset!r}.")
         require_offset(matrix, features[-1], schema.features)
         found["offset_feature"] = features[-1]
         hidden.append(features[-1])

@@ -188,6 +188,7 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     if prior.offset_feature is not None:
         _require(prior.offset_feature in features and prior.num_sums == 1, "offset")
         _require(np.isfinite(prior.offsets_at(posterior.design.matrix)).all(), "offset")
+    _require(len(prior.monotone) in (0, len(features)), "directions")
     terms, blocks = (*shape, prior.num_sums), list(posterior.linear_columns.blocks)
     is_there = [each is not None for each in (linear, deviation)]
     _require(is_there == [len(blocks) > 0] * 2, "linear terms")

@@ -26,6 +26,7 @@ from bdtppl.inference.additive.kernels import (
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.inference.additive.leaf_scale import draw_leaf_factors
 from bdtppl.inference.additive.linear import LinearTerm
+from bdtppl.inference.additive.monotone import sweep_monotone
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,
@@ -158,8 +159,9 @@ class AdditiveKernel:
         weights, terms = rows.weights, []
         columns = self.prior.linear_columns(self.design)
         of_rows = columns(self.design.matrix)[self.order]
+        sign = columns.signs(self.prior.monotone)
         for own, median in zip(columns.blocks, self.prior.term_scales, strict=True):
-            term = LinearTerm(of_rows[:, own], weights[self.order], float(median))
+            term = LinearTerm(of_rows[:, own], weights[self.order], float(median), sign[own])
             terms.append((term, own))
         object.__setattr__(self, "terms", tuple(terms))
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
@@ -242,7 +244,7 @@ class AdditiveKernel:
         for which in range(prior.num_sums):
             precision, factor = self._draw_linear(generator, state, which)
             scale = float(state.leaf_scale[which])
-            sweep(
+            shared = (
                 rows,
                 tables._replace(precision=scale**-2),
                 room,
@@ -254,8 +256,12 @@ class AdditiveKernel:
                 state.value[which],
                 state.leaf[which],
                 moves,
-                *self.random_numbers(generator, moves),
             )
+            uniform, normal = self.random_numbers(generator, moves)
+            if prior.monotone:
+                sweep_monotone(*shared, uniform, np.array(prior.monotone), generator)
+            else:
+                sweep(*shared, uniform, normal)
             if prior.draws_leaf_scale:
                 self._draw_leaf_scale(generator, state, which, factor * precision)
         if prior.noise_trees:
@@ -304,7 +310,7 @@ class AdditiveKernel:
             target = left[order] + term.columns @ state.linear[which, own]
             deviation = float(state.linear_deviation[which, place])
             state.linear[which, own], state.linear_deviation[which, place] = term.draw(
-                generator, target, in_order, factor, deviation
+                generator, target, in_order, factor, deviation, state.linear[which, own]
             )
             left[order] = target - term.columns @ state.linear[which, own]
         return precision, factor
@@ -330,6 +336,7 @@ class AdditiveKernel:
             left + explained,
             precision,
             float(self.prior.leaf_scale),
+            len(self.prior.monotone) > 0,
         )
         value *= times
         left += (1 - times) * explained

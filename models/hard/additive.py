@@ -20,6 +20,8 @@ values and noise are independent a priori:
 - With ``groups`` each group of rows has an effect of its own in each sum, and a slope in some
   columns. Each of these kinds of effects is normal with mean 0 and a standard deviation whose prior
   is half-Cauchy with the median ``group_scale``.
+- With ``monotone`` all this is conditioned on every tree being monotone in these features
+  (`bdtppl.inference.additive.monotone` says when it is), and every coefficient having their sign.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
   it reaches in as many further trees, of the same prior. These values are scaled inverse
@@ -97,6 +99,9 @@ class AdditivePrior:
     offset_feature, offset_factor
         Feature that is added to the sums of its row, as well as ``offset``, and what it is
         multiplied by; None for no such feature.
+    monotone
+        Direction of each feature: 1 where no tree and no coefficient of the linear term may fall
+        along it, -1 where none may rise, else 0. Empty for no such limits.
     """
 
     leaf_scale: Number
@@ -118,6 +123,7 @@ class AdditivePrior:
     group_scale: Number = 1.0
     offset_feature: int | None = setting(default=None)
     offset_factor: Number = 1.0
+    monotone: tuple[int, ...] = setting(default=())
 
     def __post_init__(self):
         for name in ("leaf_scale", "noise_scale", "noise_degrees", "group_scale"):
@@ -158,8 +164,8 @@ class AdditivePrior:
             what = what.replace("one variance", f"a variance that is a product of {product}")
         drawn = " (the median; it is drawn itself)" * self.draws_leaf_scale
         groups = " Each group of rows has effects of its own." * bool(self.groups)
-        if self.offset_feature is not None:
-            groups += " A column of the table is added to the sum."
+        groups += " A column is added to the sum." * (self.offset_feature is not None)
+        groups += " Trees keep the known directions of some columns." * any(self.monotone)
         return (
             f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
             f"node below its root with {chances[1]}; a tree has at most "
@@ -176,7 +182,9 @@ class AdditivePrior:
 
     def offsets_at(self, matrix: np.ndarray) -> np.ndarray:
         """Compute what is added to each sum at rows [m, d], float64 [sums, m]."""
-        own = _offsets(matrix, self.offset_feature, self.offset_factor)
+        own: Any = np.zeros(len(matrix))
+        if self.offset_feature is not None:
+            own = self.offset_factor * np.asarray(matrix)[:, self.offset_feature]
         return self.offsets[:, None] + own
 
     @property
@@ -250,8 +258,6 @@ def calibrated(
     num_trees: int = AdditivePrior.num_trees,
     linear: bool = False,
     groups: tuple[int, ...] = (),
-    offset_feature: int | None = None,
-    offset_factor: float = 1.0,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
@@ -263,15 +269,13 @@ def calibrated(
     Parameters
     ----------
     design, y
-        Training rows [n] and targets.
+        Training rows [n] and targets, less an offset of rows.
     k, quantile, noise_degrees, num_trees
         As said above; section 3.3 recommends 2, .9 and 3.
     linear, groups
         Whether there is a linear term, and the features of groups (see `AdditivePrior`). The median
         of each deviation is half of what would let these effects alone explain the variance of the
         targets.
-    offset_feature, offset_factor
-        As in `AdditivePrior`; all else is chosen from the targets less this feature.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -282,7 +286,7 @@ def calibrated(
     >>> float(prior.offset), float(prior.leaf_scale)
     (4.0, 1.0)
     """
-    y = np.asarray(y, np.float64) - _offsets(design.matrix, offset_feature, offset_factor)
+    y = np.asarray(y, np.float64)
     low, high = y.min(), y.max()
     variance = _noise_guess(design, y)
     scale = variance * chi2.ppf(1 - quantile, noise_degrees) / noise_degrees
@@ -293,16 +297,9 @@ def calibrated(
         offset=float((low + high) / 2),
         noise_degrees=noise_degrees,
         num_trees=num_trees,
-        offset_feature=offset_feature,
-        offset_factor=offset_factor,
         **_term_scales(design, deviation or 1.0, linear, groups),
         **settings,
     )
-
-
-def _offsets(matrix: np.ndarray, feature: int | None, factor: Any) -> np.ndarray:
-    """Return what a feature adds to the sums of rows [m, d], float64 [m]."""
-    return np.zeros(len(matrix)) if feature is None else factor * np.asarray(matrix)[:, feature]
 
 
 def _term_scales(
@@ -441,7 +438,8 @@ def additive_log_joint(
     """Log of the joint density of trees, values, noise, feature weights and targets, float64 [...].
 
     It is not normalised where ``min_leaf`` excludes trees, whose share of the prior is not known.
-    Excluded trees, and rules that the design has not, score -inf.
+    Excluded trees, and rules that the design has not, score -inf. Whether trees keep the directions
+    of ``monotone`` is left out of account.
 
     Parameters
     ----------
