@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from scipy import stats
 from bdtppl.inference.additive import tables
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.kernels import sweep
+from bdtppl.inference.additive.monotone import sweep_monotone
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
@@ -132,8 +134,51 @@ def law(of: Problem) -> Law:
         together = [rows for *_, rows in each]
         prior = sum(chance for _, chance, _ in each)
         logs.append(prior + log_marginal(of, list(itertools.chain(*together)), of.y - OFFSET))
+        if of.prior.monotone:
+            logs[-1] += np.log(max(chance_of_order(of, each[0][0], together[0]), 1e-300))
     weight = np.exp(np.array(logs) - max(logs))
     return Law(structures, leaves, weight / weight.sum())
+
+
+def orders(of: Problem, nodes: tuple) -> list[tuple[int, int]]:
+    """List pairs of leaves whose second one must not have the lower value, by trying all codes."""
+
+    def walk(nodes, codes, first):
+        if nodes == (LEAF,):
+            return first
+        (j, cut, to_left), left, right = nodes
+        goes = to_left if codes[j] < 0 else codes[j] < cut
+        return walk(left, codes, first) if goes else walk(right, codes, first + count(left))
+
+    def count(nodes):
+        return 1 if nodes == (LEAF,) else count(nodes[1]) + count(nodes[2])
+
+    found = set()
+    numbers, missing = bins_of(of.design)
+    for codes in itertools.product(*map(range, [-m for m in missing], numbers)):
+        for j, sign in enumerate(of.prior.monotone):
+            if sign and 0 <= codes[j] < numbers[j] - 1:
+                pair = (
+                    walk(nodes, codes, 0),
+                    walk(nodes, (*codes[:j], codes[j] + 1, *codes[j + 1 :]), 0),
+                )
+                found |= {pair[::sign]} if pair[0] != pair[1] else set()
+    return sorted(found)
+
+
+def are_in_order(of: Problem, nodes: tuple, values: np.ndarray) -> np.ndarray:
+    """Say which sets of values [..., leaves] of a tree are in order."""
+    is_so = [values[..., low] <= values[..., high] for low, high in orders(of, nodes)]
+    return np.all(is_so, axis=0) if is_so else np.ones(values.shape[:-1], bool)
+
+
+def chance_of_order(of: Problem, nodes: tuple, leaves: list[np.ndarray], number=20_000) -> float:
+    """Estimate how probable it is a posteriori that the values of one tree are in order."""
+    indicator = np.array(leaves, float) * of.design.weights / VARIANCE
+    precision = indicator.sum(axis=1) + 1 / LEAF_SCALE**2
+    normal = np.random.default_rng(1).normal(size=(number, len(leaves)))
+    values = indicator @ (of.y - OFFSET) / precision + normal / np.sqrt(precision)
+    return float(are_in_order(of, nodes, values).mean())
 
 
 def values_given(of: Problem, leaves: list[list[np.ndarray]], rng) -> list[np.ndarray]:
@@ -197,7 +242,7 @@ def prior_of(of: Problem, kernel: AdditiveKernel):
 
 def moved(kernel: AdditiveKernel, state, prior, room, rng):
     """Sweep once at the known noise variance."""
-    sweep(
+    shared = (
         kernel.rows,
         prior,
         room,
@@ -209,18 +254,26 @@ def moved(kernel: AdditiveKernel, state, prior, room, rng):
         state.value[0],
         state.leaf[0],
         kernel.moves,
-        *kernel.random_numbers(rng, kernel.moves),
     )
+    uniform, normal = kernel.random_numbers(rng, kernel.moves)
+    if kernel.prior.monotone:
+        sweep_monotone(*shared, uniform, np.array(kernel.prior.monotone), rng)
+    else:
+        sweep(*shared, uniform, normal)
     return state
 
 
-def after_moves(of: Problem, moves, starts: int, change=lambda tables: tables):
+def after_moves(of: Problem, moves, starts: int, change=lambda tables: tables, keeps_order=True):
     """Start at draws of the enumerated law, move, and count where the moves end."""
     known, kernel = law(of), of.kernel(moves)
+    if not keeps_order:
+        kernel = replace(kernel, prior=replace(kernel.prior, monotone=()))
     rng, room, prior = np.random.default_rng(5), kernel.make_room(), change(prior_of(of, kernel))
     ended: Counter = Counter()
     for k in rng.choice(len(known.probability), starts, p=known.probability):
         values = values_given(of, known.leaves[k], rng)
+        while of.prior.monotone and not are_in_order(of, known.structures[k][0], values[0]):
+            values = values_given(of, known.leaves[k], rng)
         state = as_state(of, kernel, known.structures[k], known.leaves[k], values)
         for _ in range(3):
             moved(kernel, state, prior, room, rng)
@@ -269,6 +322,10 @@ def prior_state(kernel: AdditiveKernel, rng):
             )
             for which in range(prior.num_sums)
             for tree in range(prior.num_trees)
+        ) and all(
+            keeps_order(kernel, state.rule[which, tree], state.value[which, tree])
+            for which in range(prior.num_sums)
+            for tree in range(prior.num_trees)
         ):
             variance = 1.0
             if prior.link == "identity":
@@ -285,12 +342,40 @@ def prior_state(kernel: AdditiveKernel, rng):
                 deviation *= [scale for scale, _ in blocks_of(kernel)]
                 sizes = [columns.shape[1] for _, columns in blocks_of(kernel)]
                 linear = np.repeat(deviation, sizes, axis=1) * rng.normal(size=state.linear.shape)
+                for place, j in enumerate(np.flatnonzero(has_rule) if prior.monotone else []):
+                    if prior.monotone[j] * linear[0, place] < 0:
+                        linear[0, place] *= -1
                 left -= linear @ linear_columns(kernel).T
                 state = state._replace(linear=linear, linear_deviation=deviation)
             state = state._replace(left=left, variance=variance, feature_weight=weight)
             if prior.noise_trees:
                 state = state._replace(variance=np.mean(kernel.variances(state)))
             return state
+
+
+def keeps_order(kernel: AdditiveKernel, rule: np.ndarray, value: np.ndarray) -> bool:
+    """Say whether a tree is monotone, by its values at all combinations of bins."""
+    rows, direction = kernel.rows, kernel.prior.monotone
+    if not direction:
+        return True
+    sizes = [np.arange(n + m) for n, m in zip(*bins_of(kernel.design), strict=True)]
+    at = np.zeros([len(size) for size in sizes])
+    for bins in itertools.product(*sizes):
+        node = 0
+        while node < len(rule) and rule[node] >= 0:
+            q = rule[node]
+            own = bins[rows.feature[q]]
+            node = 2 * node + 2 - int(own <= rows.last[q] or own == rows.missing[q])
+        at[bins] = value[node]
+    return all(
+        not sign or (sign * np.diff(at.take(np.arange(known), axis=j), axis=j) >= 0).all()
+        for j, (sign, known) in enumerate(zip(direction, bins_of(kernel.design)[0], strict=True))
+    )
+
+
+def bins_of(design: Design) -> tuple[list[int], list[int]]:
+    """Count the bins of each feature, and those of missing values."""
+    return design.num_codes.tolist(), design.has_missing.astype(int).tolist()
 
 
 def noise_of(state):
@@ -402,6 +487,8 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     if prior.draws_leaf_scale:
         total += stats.halfcauchy.logpdf(state.leaf_scale[0], scale=prior.leaf_scale)
     f = np.full(len(of.y), float(prior.offset))
+    if prior.offset_feature is not None:
+        f += prior.offset_factor * of.design.matrix[:, prior.offset_feature]
     for tree in range(prior.num_trees):
         f += state.value[0, tree, state.leaf[0, tree]]
     own = iter(state.linear[0])

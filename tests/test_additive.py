@@ -13,10 +13,11 @@ from scipy.special import gammaln
 from tiers import few_of, slow_but
 
 from bdtppl.inference.additive import kernel as kernel_module
-from bdtppl.inference.additive import linear
+from bdtppl.inference.additive import kernels, linear
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
 from bdtppl.inference.additive.linear import LinearTerm
+from bdtppl.inference.additive.monotone import slice_within
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
@@ -28,6 +29,7 @@ from bdtppl.models.hard.additive import (
     class_probabilities,
     sum_of_trees,
 )
+from bdtppl.models.hard.linear import LinearColumns
 
 KINDS = ("plain", "missing", "weights")
 # Levels, trees, cuts, features, and moves.
@@ -135,6 +137,65 @@ def test_values_of_leaves_follow_their_conditional_law():
         assert stats.ks_2samp(fitted[:, row], np.array(exact)[:, row], method="asymp").pvalue > 1e-5
 
 
+# -------------------------------------------------------------------------- monotone trees
+
+MONOTONE = {  # kind of table, levels, and moves
+    "nodes of level 0": ("plain", 2, [[0]]),
+    "nodes of level 1 by one feature": ("weights", 2, [[BY_ONE_FEATURE + 1]]),
+    "rules of level 0": ("missing", 2, [[-1]]),
+    "several moves a visit": ("missing", 2, [[0, 1, -1]]),
+}
+
+
+def monotone_problem(kind, levels):
+    of = ap.problem(kind, levels, 1, cuts=2, features=2)
+    return of._replace(prior=replace(of.prior, monotone=(1, -1)))  # the second is against y
+
+
+@pytest.mark.parametrize("case", slow_but(["several moves a visit"], list(MONOTONE), few=2))
+def test_monotone_trees_keep_their_enumerated_law(case):
+    kind, levels, moves = MONOTONE[case]
+    of = monotone_problem(kind, levels)
+    assert ep.g_test(*ap.after_moves(of, moves, STARTS)) > ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MONOTONE)
+def test_trees_without_their_order_are_noticed(case):
+    kind, levels, moves = MONOTONE[case]
+    of = monotone_problem(kind, levels)
+    starts = 4 * STARTS if moves == [[-1]] else STARTS
+    assert ep.g_test(*ap.after_moves(of, moves, starts, keeps_order=False)) < ep.FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "missing"])
+def test_monotone_chains_reach_their_enumerated_law(kind):
+    of = monotone_problem(kind, 2)
+    kernel, known, rng = of.kernel(None), ap.law(of), np.random.default_rng(4)
+    room, tables, ended = kernel.make_room(), ap.prior_of(of, kernel), Counter()
+    for _ in range(1500):
+        state = kernel.init()._replace(variance=ap.VARIANCE)
+        for _ in range(40):
+            ap.moved(kernel, state, tables, room, rng)
+        assert ap.keeps_order(kernel, state.rule[0, 0], state.value[0, 0])
+        ended[ap.structure_of(kernel, state.rule[0])] += 1
+    expected = dict(zip(known.structures, known.probability.tolist(), strict=True))
+    assert ep.g_test(ended, expected) > ep.FALSE_ALARM
+
+
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, np.inf), (0.0, np.inf), (1.5, 1.7), (-9, -2)])
+def test_moves_within_bounds_keep_the_truncated_normal_law(low, high):
+    rng = np.random.default_rng(0)
+    law = stats.truncnorm((low - 0.3) / 0.7, (high - 0.3) / 0.7, 0.3, 0.7)
+    start = law.rvs(2000, random_state=rng)
+    ended = [slice_within(x, 0.3, 0.7, low, high, rng) for x in start]
+    assert stats.kstest(ended, law.cdf).pvalue > 1e-5
+    ended = [slice_within(x, 0.3, 1.4, low, high, rng) for x in [*start, *start]]  # the twin
+    if high - low > 1:
+        assert stats.kstest(ended, law.cdf).pvalue < 1e-5
+
+
 # ----------------------------------------------------------------------- trees of variances
 
 
@@ -200,10 +261,10 @@ def prior_and_law_after(
     for _ in range(replications):
         before.append(ap.numbers_of(kernel, ap.prior_state(kernel, rng)))
         state = ap.prior_state(kernel, rng)
-        f = prior.offsets[:, None] - state.left
+        f = kernel.offsets - state.left
         if prior.link == "identity":
             noise = np.sqrt(kernel.variances(state)) * rng.normal(size=num_rows)
-            y, target = f[0] + noise, f + noise - prior.offset
+            y, target = f[0] + noise, f + noise - kernel.offsets
             state = state._replace(left=noise[None].copy(), target=target)
         else:
             running = np.cumsum(class_probabilities(prior.link, f), axis=1)[:, :-1]
@@ -248,6 +309,11 @@ CHECKS = {
         "linear_scale": 0.4,
     },
     "more columns than rows": {"link": "logit", "linear_scale": 0.4, "num_rows": 5},
+    "monotone": {"monotone": (1, -1, 0), "linear_scale": 0.4, "draws_leaf_scale": True},
+    "monotone in all": {"monotone": (1, 1, 1), "linear_scale": 0.4, "sparsity": 1.0},
+    "monotone logit": {"monotone": (0, 1, 0), "linear_scale": 0.4, "link": "logit"},
+    "offset of rows of a logit": {"offset_feature": 1, "offset_factor": 0.5, "link": "logit"},
+    "offset of rows of a probit": {"offset_feature": 1, "offset_factor": 0.5, "link": "probit"},
 }
 
 BLOCKS = (
@@ -257,6 +323,7 @@ BLOCKS = (
     "more columns than rows",
     "leaf scale",
     "leaf scales of a softmax",
+    *list(CHECKS)[-5:],
 )
 
 
@@ -271,20 +338,20 @@ def test_the_kernel_and_each_model_are_of_one_law(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linear", "linear logit", "groups"])
+@pytest.mark.parametrize("name", ["linear", "linear logit", "groups", "monotone"])
 def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
     """Its coefficients vary as if their deviation were half as large."""
     right = LinearTerm.draw
 
-    def halved(self, generator, target, precision, factor, deviation):
-        return right(self, generator, target, precision, factor, deviation / 2)
+    def halved(self, generator, target, precision, factor, deviation, before):
+        return right(self, generator, target, precision, factor, deviation / 2, before)
 
     monkeypatch.setattr(LinearTerm, "draw", halved)
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax"])
+@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax", "monotone"])
 def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
     """Their number of leaves is twice as large."""
     right = kernel_module.draw_leaf_factors
@@ -294,6 +361,26 @@ def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
 
     monkeypatch.setattr(kernel_module, "draw_leaf_factors", doubled)
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["trees", "coefficients", "leaf factors"])
+def test_lost_directions_are_noticed(what, monkeypatch):
+    right = kernel_module.draw_leaf_factors
+    if what == "trees":
+
+        def free(*given):
+            generator, uniform = given[-1], given[-3]
+            kernels.sweep(*given[:-2], generator.standard_normal((len(uniform), 15)))
+
+        monkeypatch.setattr(kernel_module, "sweep_monotone", free)
+    elif what == "coefficients":
+        monkeypatch.setattr(LinearColumns, "signs", lambda self, direction: np.zeros(3, int))
+    else:
+        monkeypatch.setattr(
+            kernel_module, "draw_leaf_factors", lambda *given: right(*given[:-1], False)
+        )
+    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS["monotone"])) < 1e-4
 
 
 class Given:
@@ -349,6 +436,21 @@ def test_lost_latent_variables_are_noticed(name, monkeypatch):
 
     monkeypatch.setattr(AdditiveKernel, "_draw_targets", doubled)
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CHECKS if name.startswith("offset")])
+def test_forgotten_offsets_of_rows_are_noticed(name, monkeypatch):
+    right = AdditiveKernel.__post_init__
+
+    def without(self):
+        right(self)
+        if self.y.any():  # the kernel that is given targets
+            object.__setattr__(self, "offsets", np.full_like(self.offsets, self.prior.offset))
+
+    monkeypatch.setattr(AdditiveKernel, "__post_init__", without)
+    settings = CHECKS[name] | {"offset_factor": 2.0}
+    assert least_p_value(*prior_and_law_after(4, 800, **settings)) < 1e-4
 
 
 @pytest.mark.slow
@@ -433,6 +535,7 @@ def test_draws_from_the_prior_are_those_of_a_plain_recursion(kind):
         {"linear_scale": 0.4},
         {"draws_leaf_scale": True},
         {"linear_scale": 0.4, "groups": (1, 2), "group_scale": 0.3},
+        {"offset_feature": 1, "offset_factor": 0.5},
     ],
 )
 def test_the_log_joint_is_the_sum_of_its_densities(terms):
@@ -453,7 +556,7 @@ def test_the_log_joint_is_the_sum_of_its_densities(terms):
     deviations = np.broadcast_to(posterior.deviations(of.design.matrix)[0, 0], len(of.y))
     np.testing.assert_allclose(deviations**2, kernel.variances(state), rtol=1e-12)
     means = posterior.means(of.design.matrix)[0, 0]
-    np.testing.assert_allclose(means, f[0] + of.prior.offset, atol=1e-12)
+    np.testing.assert_allclose(means, f[0] + kernel.offsets[0], atol=1e-12)
 
 
 def posterior_of(of, kernel, state) -> SumPosterior:

@@ -2,10 +2,11 @@
 
 import copy
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import arviz
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from test_cli import run, write_table
 from bdtppl import (
     BARTClassifier,
     BARTRegressor,
+    ChoiceWarning,
     export,
     load,
     plot_partial_dependence,
@@ -25,6 +27,7 @@ from bdtppl import (
 from bdtppl.array_files import read_arrays
 from bdtppl.estimators import bart, chains
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
+from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.models.data.schema import TableWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:Chains disagree")
@@ -398,3 +401,182 @@ def test_groups_that_cannot_be_are_named(groups, said):
     table = {"school": [1, 2] * 5, "hue": ["red", "blue"] * 5, "gone": ["a", None] * 5}
     with pytest.raises(ValueError, match=said):
         BARTRegressor(**SHORT, groups=groups).fit(table, np.arange(10.0))
+
+
+OFFSETS = 3 * np.random.default_rng(1).normal(size=150)
+TABLE = {"a": X[:, 0], "b": X[:, 1], "known": OFFSETS}
+
+
+@pytest.mark.parametrize("unit", [1.0, 2.0**140])
+def test_an_offset_is_added_as_it_is(unit, tmp_path):
+    """A sum with an offset is one of the targets less it, in any unit."""
+    few = SHORT | {"draws": 10, "extensions": 0}
+    given = {**TABLE, "known": unit * OFFSETS}
+    model = BARTRegressor(**few, offset="known").fit(given, unit * (Y + OFFSETS))
+    assert model.prior_.offset_factor == 1
+    without = {name: TABLE[name] for name in "ab"}
+    plain = BARTRegressor(**few, target_scale="identity").fit(without, Y)
+    np.testing.assert_allclose(model.predict(given) / unit - OFFSETS, plain.predict(without))
+    assert model.feature_importances_[2] == 0
+    assert set(model.linear_effects_) == {"a", "b"}
+    new = {**TABLE, "known": unit * (OFFSETS + 1)}
+    np.testing.assert_allclose(model.predict(new), model.predict(given) + unit)
+    draws = model.posterior_.sample_predictive(jax.random.key(0), model.posterior_.matrix)
+    assert np.corrcoef(draws.mean(axis=(0, 1)), Y + OFFSETS)[0, 1] > 0.9
+    prior = draw_sum_prior(np.random.default_rng(0), model.posterior_, 20)
+    spread = prior.sums(prior.matrix) - prior.sums(np.zeros_like(prior.matrix))
+    assert np.corrcoef(np.median(spread, axis=(0, 1, 2)), OFFSETS)[0, 1] > 0.9
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(load(tmp_path / "kept").predict(given), model.predict(given))
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_an_offset_of_classes_is_on_the_scale_of_the_link(link):
+    law = {"logit": stats.logistic, "probit": stats.norm}[link]
+    rng = np.random.default_rng(2)
+    labels = law.cdf(OFFSETS + 2 * X[:, 0] - 1) > rng.uniform(size=150)
+    model = BARTClassifier(**SHORT, offset="known", link=link).fit(TABLE, labels)
+    prior = model.prior_
+    share = law.cdf(prior.offset + OFFSETS).mean()
+    assert share == pytest.approx((labels.sum() + 0.5) / 151)
+    sums = law.ppf(model.mean_draws(TABLE)[..., 1])
+    moved = law.ppf(model.mean_draws({**TABLE, "known": OFFSETS - 0.5})[..., 1])
+    inside = np.abs(sums) < 5
+    np.testing.assert_allclose(sums[inside] - moved[inside], 0.5, rtol=1e-6)
+    with pytest.raises(ValueError, match="offset is for two classes, and y has 3"):
+        BARTClassifier(**SHORT, offset="known").fit(TABLE, np.arange(150) % 3)
+
+
+def test_offsets_that_cannot_be_are_named():
+    table = {
+        **TABLE,
+        "hue": ["red", "blue", "green"] * 50,
+        "gone": np.where(X[:, 2] > 0.5, np.nan, 1),
+    }
+    few = SHORT | {"trees": 2, "draws": 4, "extensions": 0}
+    row = int(np.isnan(table["gone"]).argmax())
+    for more, said in [
+        ({"offset": "town"}, "offset names 'town', which is no numeric column of X"),
+        ({"offset": "hue"}, "offset names 'hue', which is no numeric column of X"),
+        ({"offset": "gone"}, f"Column 'gone', row {row}: the offset is missing"),
+        ({"offset": "a", "groups": {"hue": ["a"]}}, "Column 'a' can have one part in a sum"),
+        ({"offset": "a", "target_scale": "log1p"}, "target_scale must be 'auto' or 'identity'"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            BARTRegressor(**few, **more).fit(table, Y + 5)
+    model = BARTRegressor(**few, offset="known").fit(table, Y)
+    with pytest.raises(ValueError, match="Column 'known', row 1: the offset is missing"):
+        model.predict({**table, "known": np.where(np.arange(150) == 1, np.nan, OFFSETS)})
+
+
+def test_the_command_line_takes_an_offset(tmp_path):
+    write_table(tmp_path / "rows.csv", {**TABLE, "y": Y + OFFSETS})
+    few = ["--trees", "5", "--chains", "2", "--warmup", "20", "--draws", "10", "--extensions", "0"]
+    out = ["--out", str(tmp_path / "model")]
+    run(
+        "fit",
+        str(tmp_path / "rows.csv"),
+        "--target",
+        "y",
+        "--model",
+        "bart",
+        "--offset",
+        "known",
+        *few,
+        *out,
+    )
+    assert load(tmp_path / "model").offset == "known"
+
+
+# --------------------------------------------------------------------------- monotone columns
+
+RISING = {"trees": 20, "chains": 2, "warmup": 50, "draws": 25, "extensions": 0, "random_state": 0}
+
+
+def along(name, table, number=30):
+    """Repeat rows with many values of one column, [rows, values]."""
+    values = np.linspace(-0.2, 1.2, number)
+    rows = {key: np.repeat(np.asarray(each)[:20], number) for key, each in table.items()}
+    return {**rows, name: np.tile(values, 20)}
+
+
+@pytest.mark.parametrize("kind", ["numbers", "skewed", "variances", "logit", "probit"])
+def test_each_draw_is_monotone(kind, tmp_path):
+    rng = np.random.default_rng(3)
+    missing = np.where(rng.uniform(size=150) < 0.1, np.nan, X[:, 1])
+    table = {"a": X[:, 0], "b": missing, "hue": np.array(["red", "blue", "green"] * 50)}
+    y = Y - 3 * X[:, 2] + (X[:, 0] > 0.7) * (table["hue"] == "red") * -4
+    monotone = {"a": 1, "b": -1}  # the second is against the data
+    if kind in ("logit", "probit"):
+        model = BARTClassifier(**RISING, monotone=monotone, link=kind).fit(table, y > 1)
+    else:
+        noise_trees = 5 * (kind == "variances")
+        skewed = {"y": np.exp(y)} if kind == "skewed" else {"y": y}
+        catch = pytest.warns(ChoiceWarning) if kind == "skewed" else nullcontext()
+        with catch:
+            model = BARTRegressor(**RISING, noise_trees=noise_trees, monotone=monotone).fit(
+                table, **skewed
+            )
+    posterior = model.posterior_
+    for name, sign in monotone.items():
+        rows = model._matrix(along(name, table))
+        sums = posterior.sums(rows)[:, :, 0].reshape(2, 25, 20, 30)
+        assert (sign * np.diff(sums) > -1e-9).all()
+        assert (np.ptp(sums, axis=-1) > 0).any()
+    prior = draw_sum_prior(np.random.default_rng(0), posterior, 20)
+    sums = prior.sums(model._matrix(along("a", table)))[:, :, 0].reshape(20, 20, 30)
+    assert (np.diff(sums) > -1e-9).all()
+    free = draw_sum_prior(
+        np.random.default_rng(0),
+        replace(posterior, prior=replace(posterior.prior, monotone=())),
+        20,
+    )
+    sums = free.sums(model._matrix(along("a", table)))[:, :, 0].reshape(20, 20, 30)
+    assert (np.diff(sums) < -1e-9).any()  # the twin
+    model.save(tmp_path / "kept")
+    np.testing.assert_array_equal(
+        load(tmp_path / "kept").mean_draws(table), model.mean_draws(table)
+    )
+
+
+@pytest.mark.slow
+def test_directions_that_are_true_do_no_harm():
+    """Of a few trees; and false ones do."""
+
+    def error(monotone, seed):
+        rng = np.random.default_rng(seed)
+        rows, new = rng.uniform(size=(2, 150, 4))
+        f, f_new = (
+            4 * x[:, 0] ** 2 + 3 * np.tanh(6 * x[:, 1] - 3) - 2 * x[:, 2] for x in (rows, new)
+        )
+        model = BARTRegressor(**RISING, monotone=monotone, target_scale="identity")
+        model.fit(rows, f + 1.5 * rng.normal(size=150))
+        return np.sqrt(np.mean((model.predict(new) - f_new) ** 2))
+
+    errors = [
+        np.mean([error(monotone, seed) for seed in range(5)])
+        for monotone in (None, {"x0": 1, "x1": 1, "x2": -1}, {"x0": -1, "x1": 1, "x2": -1})
+    ]
+    assert errors[1] < errors[0] < errors[2] / 1.3
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"monotone": {"town": 1}}, "monotone names 'town', which is no numeric column of X"),
+        ({"monotone": {"hue": 1}}, "monotone names 'hue', which is no numeric column of X"),
+        ({"monotone": {"a": 2}}, "monotone must map names of columns to 1 or -1"),
+        ({"monotone": ["a"]}, "monotone must map names of columns to 1 or -1"),
+        ({"monotone": {"a": 1}, "offset": "a"}, "Column 'a' can have one part"),
+        ({"monotone": {"a": 1}, "groups": {"b": ["a"]}}, "Column 'a' can have one part"),
+    ],
+)
+def test_directions_that_cannot_be_are_named(more, said):
+    table = {**TABLE, "hue": ["red", "blue", "green"] * 50}
+    with pytest.raises(ValueError, match=said):
+        BARTRegressor(**RISING, **more).fit(table, Y)
+
+
+def test_directions_are_for_two_classes():
+    with pytest.raises(ValueError, match="monotone is for two classes, and y has 3"):
+        BARTClassifier(**RISING, monotone={"a": 1}).fit(TABLE, np.arange(150) % 3)

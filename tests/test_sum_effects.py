@@ -102,15 +102,17 @@ def test_the_strongest_pair_and_the_fewest_columns_are_found(effects):
 def table():
     city = np.array(["Rome", "Oslo", "Bonn"])[RNG.integers(3, size=150)]
     school = np.array(list("abcde"))[RNG.integers(5, size=150)]
-    return {"age": RNG.integers(20, 80, 150), "city": city, "school": school}
+    age, dose = RNG.integers(20, 80, 150), RNG.normal(size=150)
+    return {"age": age, "city": city, "school": school, "dose": dose}
 
 
 @pytest.fixture(scope="module")
 def model(table):
     y = 0.1 * table["age"] + 2 * (table["city"] == "Oslo") + 0.2 * RNG.normal(size=150)
+    y += 0.3 * table["dose"]
     settings = SHORT | {"warmup": 40, "draws": 30}
     with pytest.warns(match="disagree|R-hat"):
-        return BARTRegressor(**settings, groups="school").fit(table, y)
+        return BARTRegressor(**settings, groups="school", offset="dose").fit(table, y)
 
 
 def test_effects_are_of_columns_as_the_table_has_them(model, table):
@@ -138,7 +140,7 @@ def test_shapley_values_add_up_to_the_mean(model, table):
     explained = shap_values(model, table)
     total = explained.base_values + explained.values.sum(axis=1)
     np.testing.assert_allclose(total, model.predict(table), atol=1e-10)
-    assert explained.feature_names == ["age", "city", "school"]
+    assert explained.feature_names == ["age", "city", "school", "dose"]
     assert (explained.lower_bounds <= explained.upper_bounds).all()
 
 

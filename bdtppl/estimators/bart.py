@@ -31,6 +31,7 @@ from bdtppl.estimators.scale_choice import (
     MOST_ROWS,
     choose_scale,
 )
+from bdtppl.estimators.sum_features import find_features, group_columns, require_offset
 from bdtppl.estimators.targets import ClassTargets, RealTargets
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -38,7 +39,6 @@ from bdtppl.inference.additive.prior_draws import draw_sum_prior
 from bdtppl.inference.additive.sample import SumChains
 from bdtppl.inference.additive.tables import MOST_BINS, MOST_TREE_LEVELS, USUAL_BINS
 from bdtppl.models.data.design import Binning, Design
-from bdtppl.models.data.schema import Schema
 from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale
 from bdtppl.models.hard.additive import (
     NOISE_QUANTILE,
@@ -53,7 +53,6 @@ from bdtppl.summary import summarised
 
 _AUTO_EXTENSIONS = 4
 _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds of four chains
-_MOST_GROUPS = 2_000
 
 
 def _smoothness(default: Any) -> Any:
@@ -113,6 +112,18 @@ class BARTParameters(RunsLong, FansOut):
         "``{'school': ['age']}``. No tree splits on it. The effects of a new group are drawn from "
         "their prior.",
         option=str,
+    )
+    offset: str | None = parameter(
+        None,
+        "Name of a numeric column that is added to the sum, as the log of an exposure is; of real "
+        "targets in their units, of two classes on the scale of the link. Nothing else uses it.",
+    )
+    monotone: Any = parameter(
+        None,
+        "Directions by the names of numeric columns, ``{'age': 1, 'price': -1}``: 1 where the sum "
+        "must not fall along the column, -1 where it must not rise. A sum of labels is that of the "
+        "second of two classes. Take about 20 trees then, for in many the prior is of steep sums.",
+        option=False,
     )
     sparsity: float | None = parameter(
         None,
@@ -226,7 +237,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
     _calibrated: Any
-    _scale = staticmethod(lambda matrix, y, weights, groups: IDENTITY)
+    _scale = staticmethod(lambda matrix, y, weights, found: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
     _noise: Any
 
@@ -240,8 +251,8 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
                 f"There are too few rows (n_samples = {len(y)}): at least two are needed, and "
                 f"min_leaf={self.min_leaf} of them."
             )
-        groups, coded = self._find_groups(schema, matrix)
-        scale, targets = self._scale(matrix, y, weights, groups), y
+        found, coded = find_features(self, schema, matrix)
+        scale, targets = self._scale(matrix, y, weights, found), y
         y = scale.forward(y)
         unit = self._unit(y)
         y = y / unit if unit != 1 else y
@@ -255,7 +266,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             column=schema.column,
         )
         design = replace(design, matrix=matrix)
-        warn_of_no_cut(schema, design, stacklevel=4, but=self._whole)
+        warn_of_no_cut(schema, design, stacklevel=4, but=(*self._whole, self.offset))
         prior = self._calibrated(
             design,
             y,
@@ -266,9 +277,10 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             beta=self.beta,
             sparsity=self.sparsity,
             linear=self.linear,
-            groups=groups,
             max_depth=self.max_depth,
             min_leaf=self.min_leaf,
+            **found,
+            **({} if self.offset is None else {"offset_factor": 1 / unit}),
         )
         # "auto" bounds the work of extensions, whatever the machine.
         of_features = 1 + design.num_features / FEATURES_LIKE_A_ROW
@@ -294,37 +306,11 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     @property
     def _whole(self) -> tuple[str, ...]:
-        named = self.groups
-        return () if named is None else tuple(named if isinstance(named, Mapping) else [named])
+        return group_columns(self.groups)
 
-    def _find_groups(self, schema: Schema, matrix: np.ndarray) -> tuple[tuple, np.ndarray]:
-        """Find the features of groups and slopes, and hide the former from trees, in a copy."""
-        if self.groups is None:
-            return (), matrix
-        if len(self._whole) != 1:
-            raise ValueError(f"groups must be the name of one column; got {self.groups!r}.")
-        slopes = self.groups[self._whole[0]] if isinstance(self.groups, Mapping) else ()
-        slopes = (slopes,) if isinstance(slopes, str) else slopes
-        numeric = [column.name for column in schema.columns if column.has_cuts]
-        for name in (*self._whole, *slopes):
-            if name not in numeric or (name in slopes and name in self._whole):
-                wanted = "numeric column" if name in slopes else "column"
-                raise ValueError(f"groups names {name!r}, which is no {wanted} of X.")
-        groups = tuple(schema.features.index(name) for name in (*self._whole, *slopes))
-        of_rows = matrix[:, groups[0]]
-        if np.isnan(of_rows).any():
-            raise ValueError(
-                f"Column {self._whole[0]!r}, row {int(np.isnan(of_rows).argmax())}: the group is "
-                f"missing. Give such rows a group of their own."
-            )
-        if len(np.unique(of_rows)) > _MOST_GROUPS:
-            raise ValueError(
-                f"Column {self._whole[0]!r} has {len(np.unique(of_rows)):,} groups, and at most "
-                f"{_MOST_GROUPS:,} can have effects."
-            )
-        coded = matrix.copy()
-        coded[:, groups[0]] = 0.0
-        return groups, coded
+    def _require_rows(self, matrix: np.ndarray) -> None:
+        if (feature := self.posterior_.prior.offset_feature) is not None:
+            require_offset(matrix, feature, self.schema_.features)
 
     @property
     def _may_miss(self) -> np.ndarray:
@@ -489,12 +475,19 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         return targets
 
     def _scale(
-        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Sequence[int]
+        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
     ) -> TargetScale:
         """Return the scale of targets [n] that is asked for, or that predicts best."""
+        if self.offset is not None:
+            if self.target_scale not in ("auto", "identity"):
+                raise ValueError(
+                    f"target_scale must be 'auto' or 'identity' with an offset, which is added to "
+                    f"targets as they are; got {self.target_scale!r}."
+                )
+            return IDENTITY
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
-        return choose_scale(self, matrix, y, weights, groups)
+        return choose_scale(self, matrix, y, weights, found)
 
     @property
     def target_scale_(self) -> str:
@@ -523,6 +516,8 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
             "noise_degrees": self.noise_degrees,
             "noise_trees": self.noise_trees,
         }
+        if (own := settings.get("offset_feature")) is not None:
+            y = y - settings["offset_factor"] * design.matrix[:, own]
         return calibrated(design, y, **noise, **settings)
 
     def noise_draws(self, X: Any) -> np.ndarray:
@@ -572,6 +567,11 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
     """
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
+        for name in ("offset", "monotone"):
+            if getattr(self, name) and len(self.classes_) > 2:
+                raise ValueError(
+                    f"{name} is for two classes, and y has {len(self.classes_)}, with a sum each."
+                )
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
                 f"link='probit' is for two classes, and y has {len(self.classes_)}: use "

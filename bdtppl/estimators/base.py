@@ -268,6 +268,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         """Features whose values may be missing in new rows, bool [d]."""
         return self.design_.has_missing
 
+    def _require_rows(self, matrix: np.ndarray) -> None:
+        """Refuse rows [m, d] whose values the model cannot do without."""
+
     def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Read the training rows [n, d] and their weights [n]; None where all are 1."""
         return self.design_.matrix, self.design_.weights
@@ -297,6 +300,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             checks = {"dtype": None, "ensure_all_finite": False, "reset": False}
             X = validate_data(self, X, accept_sparse=accepted, **checks)
         matrix = self.schema_.transform(self._own_columns(X), refuse_unknown=False)
+        self._require_rows(matrix)
         is_new = np.isnan(matrix) & ~self._may_miss[: matrix.shape[1]]
         if is_new.any():
             matrix = np.where(is_new, self.schema_.typical_row(*self._training_rows()), matrix)

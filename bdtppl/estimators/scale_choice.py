@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
 
 def choose_scale(
-    model: Any, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: Sequence[int]
+    model: Any, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
 ) -> TargetScale:
     """Return the scale that predicts best; called by the `_fit` of an estimator.
 
@@ -31,8 +31,8 @@ def choose_scale(
         The estimator.
     matrix, y, weights
         Training rows [n, d], targets [n] and weights [n].
-    groups
-        Features of the groups' column and of slopes, of an estimator with ``groups``.
+    found
+        What `bdtppl.estimators.sum_features.find_features` has found.
     """
     # Repeated rows count as one of their weight, and the order of rows does not matter.
     table = np.column_stack([y, matrix])
@@ -50,14 +50,17 @@ def choose_scale(
     number = int(min(MOST_ROWS, max(100, _ROWS_WORTH / of_features)))
     order = np.random.default_rng(0).permutation(len(first))[:number]
     rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
-    named = [f"x{feature}" for feature in groups]  # as columns of an array are called
-    own = {named[0]: named[1:]} if groups else None
-    found: dict[ScaleName, np.ndarray] = {
-        name: _left_out(model, matrix[rows], y[rows], weight, target_scale=name, groups=own)
+    named = [f"x{feature}" for feature in found["groups"]]  # as columns of an array are called
+    own = {
+        "groups": {named[0]: named[1:]} if named else None,
+        "monotone": {f"x{j}": sign for j, sign in enumerate(found["monotone"]) if sign},
+    }
+    scores: dict[ScaleName, np.ndarray] = {
+        name: _left_out(model, matrix[rows], y[rows], weight, target_scale=name, **own)
         for name in names
     }
-    best = max(found, key=lambda name: found[name].sum())
-    gain = found[best] - found["identity"]
+    best = max(scores, key=lambda name: scores[name].sum())
+    gain = scores[best] - scores["identity"]
     total, error = gain.sum(), math.sqrt(len(gain)) * gain.std()
     if total <= max(ERRORS_BETTER * error, LEAST_GAIN * weight.sum()):
         return IDENTITY

@@ -185,6 +185,10 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     linear, deviation = posterior.linear, posterior.linear_deviation
     features = range(posterior.design.num_features)
     _require(all(j in features for j in prior.groups), "groups")
+    if prior.offset_feature is not None:
+        _require(prior.offset_feature in features and prior.num_sums == 1, "offset")
+        _require(np.isfinite(prior.offsets_at(posterior.design.matrix)).all(), "offset")
+    _require(len(prior.monotone) in (0, len(features)), "directions")
     terms, blocks = (*shape, prior.num_sums), list(posterior.linear_columns.blocks)
     is_there = [each is not None for each in (linear, deviation)]
     _require(is_there == [len(blocks) > 0] * 2, "linear terms")

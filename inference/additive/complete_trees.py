@@ -32,6 +32,74 @@ def node_exists(rule, tree, node):
     return node == 0 or rule[tree, (node - 1) // 2] >= 0
 
 
+@inlined
+def is_leaf(rule, tree, node):
+    """Whether a node of a tree is a leaf."""
+    return node_exists(rule, tree, node) and not node_splits(rule, tree, node)
+
+
+@vectorised
+def _range_of(tree, node, feature, rows, rule):
+    """Find the bins of a feature that reach a node: the first, the end, and whether missing do."""
+    low, end, has_missing = 0, 1 << 30, True
+    while node > 0:
+        parent = (node - 1) // 2
+        q = rule[tree, parent]
+        if rows.feature[q] == feature:
+            is_left = node == 2 * parent + 1
+            has_missing = has_missing and is_left == (rows.missing[q] >= 0)
+            if is_left:
+                end = min(end, rows.last[q] + 1)
+            else:
+                low = max(low, rows.last[q] + 1)
+        node = parent
+    return low, end, has_missing
+
+
+@vectorised
+def _order_of(tree, first, second, rows, rule, direction):
+    """Compare two leaves: 1 if the second one's value must not be lower, -1 if not higher, or 0."""
+    apart, order = -1, 0
+    for leaf in (first, second):
+        node = leaf
+        while node > 0:
+            node = (node - 1) // 2
+            j = rows.feature[rule[tree, node]]
+            if j == apart:
+                continue
+            low, end, missing = _range_of(tree, first, j, rows, rule)
+            other_low, other_end, other_missing = _range_of(tree, second, j, rows, rule)
+            if max(low, other_low) < min(end, other_end) or (missing and other_missing):
+                continue
+            if apart >= 0 or direction[j] == 0 or low >= end or other_low >= other_end:
+                return 0
+            apart, order = j, direction[j] if end <= other_low else -direction[j]
+    return order
+
+
+@vectorised
+def bounds_of(tree, node, rows, rule, value, direction):
+    """Find the lowest and the highest value that the other leaves of a tree leave to a leaf."""
+    low, high = -np.inf, np.inf
+    for other in range(value.shape[1]):
+        if other != node and is_leaf(rule, tree, other):
+            order = _order_of(tree, other, node, rows, rule, direction)
+            low = max(low, value[tree, other]) if order > 0 else low
+            high = min(high, value[tree, other]) if order < 0 else high
+    return low, high
+
+
+@vectorised
+def has_order(tree, rows, rule, value, direction):
+    """Whether a tree is monotone (`bdtppl.inference.additive.monotone`)."""
+    for v in range(value.shape[1]):
+        if is_leaf(rule, tree, v):
+            low, high = bounds_of(tree, v, rows, rule, value, direction)
+            if value[tree, v] < low or value[tree, v] > high:
+                return False
+    return True
+
+
 @vectorised
 def multiply(value, leaf, total):
     """Multiply the values of the leaves that rows reach in all trees; ``total`` [n] is changed."""
@@ -42,8 +110,8 @@ def multiply(value, leaf, total):
 
 
 @vectorised
-def grow_prior(rows, prior, rule, generator):
-    """Draw trees [m] from the prior, each anew until all its leaves have rows enough.
+def grow_prior(rows, prior, rule, value, direction, generator):
+    """Draw trees [m] from the prior, each anew until all its leaves have rows enough and an order.
 
     Parameters
     ----------
@@ -51,6 +119,10 @@ def grow_prior(rows, prior, rule, generator):
         `bdtppl.inference.additive.tables.RowTables` and `SumPriorTables`.
     rule
         int32 [m, 2^levels - 1]; changed.
+    value
+        float64 [m, 2^(levels + 1) - 1]; standard normal in leaves, 0 elsewhere; changed.
+    direction
+        int64 [d]; directions of features (`bdtppl.inference.additive.monotone`); empty for none.
     generator
         numpy.random.Generator.
     """
@@ -78,8 +150,10 @@ def grow_prior(rows, prior, rule, generator):
             count[:] = 0.0
             for i in range(num_rows):
                 count[leaf[i]] += 1.0
-            fits = True
+            fits, value[tree] = True, 0.0
             for v in range(len(count)):
-                is_leaf = node_exists(rule, tree, v) and not node_splits(rule, tree, v)
-                if is_leaf and count[v] < prior.min_leaf:
-                    fits = False
+                if is_leaf(rule, tree, v):
+                    value[tree, v] = generator.standard_normal()
+                    fits = fits and count[v] >= prior.min_leaf
+            if len(direction) > 0:
+                fits = fits and has_order(tree, rows, rule, value, direction)

@@ -29,7 +29,7 @@ class SumEffects:
     Attributes
     ----------
     posterior
-        Draws of sums; linear terms have no slopes of groups.
+        Draws of sums, without slopes of groups.
     which
         Number of the sum.
     column
@@ -107,10 +107,8 @@ class SumEffects:
         """Compute the main effect of a column at rows [m, d], float64 [s, m]."""
         found = self._main_of_trees(own, bins_of(self.posterior.design, matrix))
         mean = self._main_of_trees(own, self._bins) @ self._law
-        if self.posterior.linear is not None:
-            found += self._linear(own, matrix)
-            mean += self._linear(own, self.matrix) @ self._law
-        return found - mean[:, None]
+        mean += self._beside_trees(own, self.matrix) @ self._law
+        return found + self._beside_trees(own, matrix) - mean[:, None]
 
     def main_variance(self, own: int) -> np.ndarray:
         """Compute the variance of a column's main effect, float64 [s]."""
@@ -219,16 +217,18 @@ class SumEffects:
         found = np.zeros((len(terms.constant), len(matrix), len(self._states)))
         bins, others = bins_of(design, matrix), bins_of(design, background)
         _add_shapley(terms, self._column_of, bins, others, found)
-        if self.posterior.linear is not None:
-            for own in range(len(self._states)):
-                mean = self._linear(own, background).mean(axis=1, keepdims=True)
-                found[..., own] += self._linear(own, matrix) - mean
+        for own in self.used:
+            mean = self._beside_trees(own, background).mean(axis=1, keepdims=True)
+            found[..., own] += self._beside_trees(own, matrix) - mean
         return found
 
     @cached_property
     def used(self) -> list[int]:
         """Columns with an effect."""
-        return sorted({*self._column_of.ravel().tolist(), *self._linear_column.tolist()} - {-1})
+        found = {*self._column_of.ravel().tolist(), *self._linear_column.tolist()}
+        if (feature := self.posterior.prior.offset_feature) is not None:
+            found.add(int(self.column[feature]))
+        return sorted(found - {-1})
 
     @cached_property
     def _linear_column(self) -> np.ndarray:
@@ -241,12 +241,17 @@ class SumEffects:
     def _main_of_trees(self, own: int, bins: np.ndarray) -> np.ndarray:
         return self._given([own])(bins)
 
-    def _linear(self, own: int, matrix: np.ndarray) -> np.ndarray:
-        """Compute what the linear term adds by a column at rows [m, d], float64 [s, m]."""
-        chosen = self._linear_column == own
-        coefficients = np.asarray(self.posterior.linear)[:, :, self.which, chosen]
-        columns = self.posterior.linear_columns(matrix)[:, chosen]
-        return np.einsum("sp,mp->sm", coefficients.reshape(-1, columns.shape[1]), columns)
+    def _beside_trees(self, own: int, matrix: np.ndarray) -> np.ndarray:
+        """Compute what linear terms and an offset add by a column at rows [m, d], [s, m]."""
+        found, prior = np.zeros((len(self._terms.constant), len(matrix))), self.posterior.prior
+        if self.posterior.linear is not None:
+            chosen = self._linear_column == own
+            coefficients = self.posterior.linear[:, :, self.which, chosen]
+            columns = self.posterior.linear_columns(matrix)[:, chosen]
+            found += np.einsum("sp,mp->sm", coefficients.reshape(len(found), -1), columns)
+        if prior.offset_feature is not None and self.column[prior.offset_feature] == own:
+            found += prior.offset_factor * matrix[:, prior.offset_feature]
+        return found
 
     def _given(self, kept: Sequence[int], *, of_mean: bool = False) -> Evaluation:
         """Average the terms that have all of some columns over all other columns."""

@@ -26,6 +26,7 @@ from bdtppl.inference.additive.kernels import (
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.inference.additive.leaf_scale import draw_leaf_factors
 from bdtppl.inference.additive.linear import LinearTerm
+from bdtppl.inference.additive.monotone import sweep_monotone
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,
@@ -129,6 +130,8 @@ class AdditiveKernel:
         The rows and rules that sweeps read.
     terms
         The linear terms of each sum, and which of the coefficients are theirs.
+    offsets
+        float64 [sums, n]; what is added to each sum.
     order
         int64 [n]; rows by their bins and targets. Latent variables are drawn in this order, so that
         the order of the rows does not matter, and a linear term has its rows in it.
@@ -140,6 +143,7 @@ class AdditiveKernel:
     moves: Any = None
     rows: RowTables = field(init=False, repr=False)
     terms: tuple[tuple[LinearTerm, slice], ...] = field(init=False, repr=False)
+    offsets: np.ndarray = field(init=False, repr=False)
     order: np.ndarray = field(init=False, repr=False)
     _prior_tables: SumPriorTables = field(init=False, repr=False)
 
@@ -147,6 +151,7 @@ class AdditiveKernel:
         moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
         rows = row_tables(self.design)
         object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "offsets", self.prior.offsets_at(self.design.matrix))
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
         object.__setattr__(self, "moves", np.array(moves, np.int64))
         tables = prior_tables(self.prior, rows, self.design.equal_weights)
@@ -154,8 +159,9 @@ class AdditiveKernel:
         weights, terms = rows.weights, []
         columns = self.prior.linear_columns(self.design)
         of_rows = columns(self.design.matrix)[self.order]
+        sign = columns.signs(self.prior.monotone)
         for own, median in zip(columns.blocks, self.prior.term_scales, strict=True):
-            term = LinearTerm(of_rows[:, own], weights[self.order], float(median))
+            term = LinearTerm(of_rows[:, own], weights[self.order], float(median), sign[own])
             terms.append((term, own))
         object.__setattr__(self, "terms", tuple(terms))
         bad = np.flatnonzero((weights != np.rint(weights)) | (weights > _MOST_PROBITS))
@@ -177,7 +183,7 @@ class AdditiveKernel:
         is_real = prior.link == "identity"
         target = np.zeros((prior.num_sums, num_rows))
         if is_real:
-            target[:] = self.y - float(prior.offset)
+            target[:] = self.y - self.offsets
         weights = self.rows.weights
         middle = np.average(target[0], weights=weights)
         spread = np.average((target[0] - middle) ** 2, weights=weights) or float(prior.noise_scale)
@@ -238,7 +244,7 @@ class AdditiveKernel:
         for which in range(prior.num_sums):
             precision, factor = self._draw_linear(generator, state, which)
             scale = float(state.leaf_scale[which])
-            sweep(
+            shared = (
                 rows,
                 tables._replace(precision=scale**-2),
                 room,
@@ -250,8 +256,12 @@ class AdditiveKernel:
                 state.value[which],
                 state.leaf[which],
                 moves,
-                *self.random_numbers(generator, moves),
             )
+            uniform, normal = self.random_numbers(generator, moves)
+            if prior.monotone:
+                sweep_monotone(*shared, uniform, np.array(prior.monotone), generator)
+            else:
+                sweep(*shared, uniform, normal)
             if prior.draws_leaf_scale:
                 self._draw_leaf_scale(generator, state, which, factor * precision)
         if prior.noise_trees:
@@ -300,7 +310,7 @@ class AdditiveKernel:
             target = left[order] + term.columns @ state.linear[which, own]
             deviation = float(state.linear_deviation[which, place])
             state.linear[which, own], state.linear_deviation[which, place] = term.draw(
-                generator, target, in_order, factor, deviation
+                generator, target, in_order, factor, deviation, state.linear[which, own]
             )
             left[order] = target - term.columns @ state.linear[which, own]
         return precision, factor
@@ -326,6 +336,7 @@ class AdditiveKernel:
             left + explained,
             precision,
             float(self.prior.leaf_scale),
+            len(self.prior.monotone) > 0,
         )
         value *= times
         left += (1 - times) * explained
@@ -380,7 +391,7 @@ class AdditiveKernel:
         if prior.link == "identity":
             return self.rows.weights
         own = state.target[which] - state.left[which]
-        shift, precision = prior.offsets[which], self.rows.weights
+        shift, precision = self.offsets[which], self.rows.weights
         order, weights = self.order, self.rows.weights
         if prior.link == "probit":
             drawn = np.empty(len(own))
@@ -391,7 +402,7 @@ class AdditiveKernel:
         else:
             if prior.num_sums > 1:
                 others = np.arange(prior.num_sums) != which
-                sums = (state.target - state.left + prior.offsets[:, None])[others]
+                sums = (state.target - state.left + self.offsets)[others]
                 shift = shift - logsumexp(sums, axis=0)
             drawn, precision = np.empty((2, len(own)))
             draw_polya_gamma((own + shift)[order], weights[order], generator, drawn)
@@ -408,7 +419,7 @@ class AdditiveKernel:
             variances = self.variances(state)
             each = state.left[0] ** 2 / variances + np.log(2 * np.pi * variances)
             return -0.5 * float(weights @ each)
-        sums = state.target - state.left + prior.offsets[:, None]
+        sums = state.target - state.left + self.offsets
         probability = class_probabilities(prior.link, sums)[np.arange(len(self.y)), self.y]
         return float((weights * np.log(np.maximum(probability, np.finfo(float).tiny))).sum())
 

@@ -103,14 +103,14 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
 
 
 @inlined
-def _uniforms_of_move(internal):
+def uniforms_of_move(internal):
     """Count the uniform numbers that a move reads: for each node of a level three."""
     return 3 * (internal + 1) // 2
 
 
 def uniforms_of_visit(levels: int, num_moves: int) -> int:
     """Count the uniform numbers that a visit of a tree reads."""
-    return 1 + num_moves * _uniforms_of_move(2**levels - 1)
+    return 1 + num_moves * uniforms_of_move(2**levels - 1)
 
 
 @vectorised
@@ -504,7 +504,7 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
 
 
 @_reordered
-def _sums_of_leaf(node, leaf, precision, residual):
+def sums_of_leaf(node, leaf, precision, residual):
     """Sum precisions, and these times residuals, over the rows of a leaf."""
     a = b = 0.0
     for i in range(len(leaf)):
@@ -515,30 +515,30 @@ def _sums_of_leaf(node, leaf, precision, residual):
 
 
 @vectorised
-def _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal):
+def redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal):
     """Draw the values of a tree's leaves."""
     for v in range(value.shape[1]):
         value[tree, v] = 0.0
         if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
-            a, b = _sums_of_leaf(v, leaf[tree], precision, room.residual)
+            a, b = sums_of_leaf(v, leaf[tree], precision, room.residual)
             total = scale * a + prior.precision
             value[tree, v] = scale * b / total + normal[v] / np.sqrt(total)
 
 
 @vectorised
-def _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, uniform):
+def move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, uniform):
     """Make the moves of a visit, from uniform numbers."""
-    of_move = _uniforms_of_move(rule.shape[1])
+    of_move = uniforms_of_move(rule.shape[1])
     for k in range(moves.shape[1]):
-        move = moves[visit, k]
+        kind = moves[visit, k]
         own = uniform[1 + k * of_move : 1 + (k + 1) * of_move]
-        if move >= 0:
+        if kind >= 0:
             _redraw_level(
-                tree, move % BY_ONE_FEATURE, move >= BY_ONE_FEATURE, rows, prior, room, precision,
+                tree, kind % BY_ONE_FEATURE, kind >= BY_ONE_FEATURE, rows, prior, room, precision,
                 scale, each_count, rule, leaf, own,
             )  # fmt: skip
             continue
-        level = -1 - move
+        level = -1 - kind
         first = 2**level - 1
         for node in range(first, 2 * first + 1):
             if node_splits(rule, tree, node):
@@ -572,11 +572,11 @@ def sweep_noise(
             residual[i] = ratio[i] * value[tree, leaf[tree, i]]
         visit = int(uniform[tree, 0] * len(moves))
         own = uniform[tree]
-        _move(tree, visit, rows, prior, room, rows.weights, 1.0, each_count, rule, leaf, moves, own)
+        move(tree, visit, rows, prior, room, rows.weights, 1.0, each_count, rule, leaf, moves, own)
         for v in range(value.shape[1]):
             value[tree, v] = 1.0
             if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
-                count, squares = _sums_of_leaf(v, leaf[tree], rows.weights, residual)
+                count, squares = sums_of_leaf(v, leaf[tree], rows.weights, residual)
                 chi = generator.chisquare(prior.degrees + count)
                 value[tree, v] = (prior.rate + squares) / chi
         for i in range(num_rows):
@@ -622,7 +622,7 @@ def sweep(
             residual[i] = left[i] + own_value[own_leaf[i]]
         visit = int(uniform[tree, 0] * len(moves))
         own = uniform[tree]
-        _move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, own)
-        _redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
+        move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, own)
+        redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
         for i in range(num_rows):
             left[i] = residual[i] - own_value[own_leaf[i]]

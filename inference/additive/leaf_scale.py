@@ -17,6 +17,7 @@ def draw_leaf_factors(
     target: np.ndarray,
     precision: np.ndarray,
     median: float,
+    keeps_sign: bool = False,
 ) -> float:
     """Draw the factors of one sum, in place; returns by what all values are to be multiplied.
 
@@ -32,6 +33,8 @@ def draw_leaf_factors(
         float64 [n]; what the trees say of each row, what they explain, and its precision.
     median
         Median of the prior of the standard deviation.
+    keeps_sign
+        Whether the normal factor keeps its sign, so that values keep their order.
     """
     before = factors[0]
     rest = 1 + squares / before**2
@@ -39,4 +42,6 @@ def draw_leaf_factors(
     unit = explained / before
     total = (precision * unit) @ unit + median**-2
     factors[0] = (precision * unit) @ target / total + generator.standard_normal() / np.sqrt(total)
+    if keeps_sign and factors[0] * before < 0:
+        factors[0] = before  # the draw is a proposal then, and this refuses it
     return factors[0] / before

@@ -3,10 +3,19 @@
 Coefficients are normal with mean 0 and one standard deviation, whose prior is half-Cauchy. It is
 drawn by way of an inverse gamma variable (Makalic and Schmidt 2016, A simple sampler for the
 horseshoe estimator, equations 2 and 3).
+
+Some coefficients may have a known sign. A draw that breaks it is refused, as a proposal of
+Metropolis and Hastings from the law without signs; then the coefficients move on one after the
+other, each given the others and within its bounds (`slice_within`). Whether the draw is refused
+does not depend on the coefficients before it, so both together leave the law invariant.
 """
+
+from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
+
+from bdtppl.inference.additive.monotone import slice_within
 
 _FEW_COLUMNS = 200  # whose equations are solved however few rows there are
 _LEAST_SINGULAR = 1e-12  # of the largest one
@@ -25,10 +34,13 @@ class LinearTerm:
         float64 [n]; of the rows.
     scale
         Median of the prior of the deviation, above 0.
+    sign
+        int [p] or one for all; 1 where a coefficient is not below 0, -1 where not above, else 0.
     """
 
-    def __init__(self, columns: np.ndarray, weights: np.ndarray, scale: float):
-        self.columns, self.scale = columns, scale
+    def __init__(self, columns: np.ndarray, weights: np.ndarray, scale: float, sign: Any = 0):
+        self.columns, self.scale, self._weights = columns, scale, weights
+        self._sign = np.broadcast_to(sign, columns.shape[1])
         root = np.sqrt(weights)
         # A basis in which coefficients are independent, where precisions are those of the rows. Its
         # signs, and its size where columns depend on each other, are those of repeated rows, too.
@@ -45,6 +57,7 @@ class LinearTerm:
         precision: np.ndarray | None,
         factor: float,
         deviation: float,
+        before: np.ndarray | None = None,
     ) -> tuple[np.ndarray, float]:
         """Draw the coefficients, float64 [p], and then their deviation.
 
@@ -59,6 +72,8 @@ class LinearTerm:
             each target.
         deviation
             Standard deviation of the coefficients.
+        before
+            float64 [p]; the coefficients until now, which are needed where they have signs.
         """
         num_rows, num_columns = self.columns.shape
         normal = generator.standard_normal(num_columns)
@@ -85,6 +100,17 @@ class LinearTerm:
             rest = root * target - rows @ drawn - generator.standard_normal(num_rows)
             inverse = rows @ rows.T + np.eye(num_rows) * deviation**-2
             drawn += rows.T @ np.linalg.solve(inverse, rest)
+        if before is not None and (self._sign * drawn < 0).any():
+            each = factor * (self._weights if precision is None else precision)
+            drawn, left = before.copy(), target - self.columns @ before
+            for j, sign in enumerate(self._sign.tolist()):
+                column = self.columns[:, j]
+                weighted = each * column
+                total = weighted @ column + deviation**-2
+                mean = drawn[j] + (weighted @ left - drawn[j] * deviation**-2) / total
+                ends = 0.0 if sign > 0 else -np.inf, 0.0 if sign < 0 else np.inf
+                drawn[j] = slice_within(drawn[j], mean, total**-0.5, *ends, generator)
+                left += column * (before[j] - drawn[j])
         auxiliary = (self.scale**-2 + deviation**-2) / generator.standard_gamma(1.0)
         shape, rate = 0.5 * (num_columns + 1), 1 / auxiliary + 0.5 * float(drawn @ drawn)
         deviation = float(np.sqrt(rate / generator.standard_gamma(shape)))

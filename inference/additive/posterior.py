@@ -165,6 +165,7 @@ class SumPosterior:
             offset=self.prior.offset * unit,
             leaf_scale=self.prior.leaf_scale * unit,
             noise_scale=self.prior.noise_scale * unit**2,
+            offset_factor=self.prior.offset_factor * unit,
         )
         if prior.linear_scale is not None:
             prior = replace(prior, linear_scale=prior.linear_scale * unit)
@@ -242,7 +243,9 @@ class SumPosterior:
             Rows [m, d].
         """
         trees = self._evaluation(bins_of(self.design, matrix)).reshape(*self.rule.shape[:3], -1)
-        return trees + self.prior.offsets[:, None] + self._linear_terms(matrix, lambda drawn: drawn)
+        return (
+            trees + self.prior.offsets_at(matrix) + self._linear_terms(matrix, lambda drawn: drawn)
+        )
 
     def mean(self, matrix: np.ndarray) -> np.ndarray:
         """Mean of a new target of the identity link, float64 [m]; quicker than that of `means`.
@@ -257,7 +260,7 @@ class SumPosterior:
         # Contiguous, for the bits of a sum depend on the order in memory.
         linear = self._linear_terms(matrix, lambda drawn: drawn.copy("C").mean(axis=(0, 1)))
         trees = self._mean_evaluation(bins_of(self.design, matrix))
-        return (trees + self.prior.offsets[:, None] + linear)[0]
+        return (trees + self.prior.offsets_at(matrix) + linear)[0]
 
     def terms_of(self, which: int) -> BoxTerms:
         """Return the terms of the trees of one sum, by draw; that of the first chain come first."""

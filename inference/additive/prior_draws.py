@@ -39,24 +39,21 @@ def draw_sum_prior(
     weight = design.equal_weights
     tables = prior_tables(prior, rows, weight)
 
-    def grow(*shape: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rules of trees [1, draws, ...], and say which slots are leaves."""
-        rule = np.empty((num_draws * math.prod(shape), 2**prior.max_depth - 1), np.int32)
-        grow_prior(rows, tables, rule, rng)
-        leaves = np.zeros((len(rule), 2 * rule.shape[1] + 1), bool)
-        leaves[:, 0] = rule[:, 0] < 0
-        leaves[:, 1:] = np.repeat(rule >= 0, 2, axis=1)
-        leaves[:, : rule.shape[1]] &= rule < 0
+    def grow(direction: tuple[int, ...], *shape: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rules of trees [1, draws, ...], and standard normal values of their leaves."""
+        number, nodes = num_draws * math.prod(shape), 2**prior.max_depth - 1
+        rule, value = np.empty((number, nodes), np.int32), np.empty((number, 2 * nodes + 1))
+        grow_prior(rows, tables, rule, value, np.array(direction, int), rng)
         axes = 1, num_draws, *shape, -1
-        return rule.reshape(axes), leaves.reshape(axes)
+        return rule.reshape(axes), value.reshape(axes)
 
-    rule, leaves = grow(prior.num_sums, prior.num_trees)
+    rule, value = grow(prior.monotone, prior.num_sums, prior.num_trees)
     drawn: dict[str, np.ndarray] = {}
     scale = np.full((1, num_draws, prior.num_sums), float(prior.leaf_scale))
     if prior.draws_leaf_scale:
         scale *= np.abs(rng.standard_cauchy(scale.shape))
         drawn = {"leaf_scale": scale}
-    value = scale[..., None, None] * rng.standard_normal(leaves.shape) * leaves
+    value = scale[..., None, None] * value
     variance = np.ones((1, num_draws))
     if prior.link == "identity":
         degrees = float(prior.noise_degrees)
@@ -66,6 +63,8 @@ def draw_sum_prior(
         deviation = prior.term_scales * np.abs(rng.standard_cauchy(shape))
         each = prior.linear_columns(design).each(deviation)
         coefficient = each * rng.standard_normal(each.shape)
+        sign = prior.linear_columns(design).signs(prior.monotone)
+        coefficient = np.where(sign, sign * np.abs(coefficient), coefficient)
         drawn |= {"linear": coefficient, "linear_deviation": deviation}
     prior_draws = replace(
         posterior,
@@ -78,7 +77,8 @@ def draw_sum_prior(
     )
     if not prior.noise_trees:
         return prior_draws
-    rule, leaves = grow(prior.noise_trees)
+    rule, value = grow((), prior.noise_trees)
+    leaves = value != 0
     degrees, middle = map(float, prior.noise_leaf)
     value = np.where(leaves, degrees * middle / rng.chisquare(degrees, leaves.shape), 1.0)
     noisy = replace(prior_draws, noise_rule=rule, noise_value=value)

@@ -20,6 +20,8 @@ values and noise are independent a priori:
 - With ``groups`` each group of rows has an effect of its own in each sum, and a slope in some
   columns. Each of these kinds of effects is normal with mean 0 and a standard deviation whose prior
   is half-Cauchy with the median ``group_scale``.
+- With ``monotone`` all this is conditioned on every tree being monotone in these features
+  (`bdtppl.inference.additive.monotone` says when it is), and every coefficient having their sign.
 - The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
   it reaches in as many further trees, of the same prior. These values are scaled inverse
@@ -41,6 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jax.scipy.stats import norm as jax_norm
+from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr, softmax
 from scipy.stats import chi2, norm
 
@@ -93,6 +96,12 @@ class AdditivePrior:
     groups, group_scale
         The feature that tells groups, and the features whose slope each group has; and the median
         of the standard deviation of their effects.
+    offset_feature, offset_factor
+        Feature that is added to the sums of its row, as well as ``offset``, and what it is
+        multiplied by; None for no such feature.
+    monotone
+        Direction of each feature: 1 where no tree and no coefficient of the linear term may fall
+        along it, -1 where none may rise, else 0. Empty for no such limits.
     """
 
     leaf_scale: Number
@@ -112,6 +121,9 @@ class AdditivePrior:
     linear_scale: Number | None = None
     groups: tuple[int, ...] = setting(default=())
     group_scale: Number = 1.0
+    offset_feature: int | None = setting(default=None)
+    offset_factor: Number = 1.0
+    monotone: tuple[int, ...] = setting(default=())
 
     def __post_init__(self):
         for name in ("leaf_scale", "noise_scale", "noise_degrees", "group_scale"):
@@ -152,6 +164,8 @@ class AdditivePrior:
             what = what.replace("one variance", f"a variance that is a product of {product}")
         drawn = " (the median; it is drawn itself)" * self.draws_leaf_scale
         groups = " Each group of rows has effects of its own." * bool(self.groups)
+        groups += " A column is added to the sum." * (self.offset_feature is not None)
+        groups += " Trees keep the known directions of some columns." * any(self.monotone)
         return (
             f"{what} Before the data are seen a tree splits with probability {chances[0]}, and a "
             f"node below its root with {chances[1]}; a tree has at most "
@@ -163,8 +177,15 @@ class AdditivePrior:
 
     @property
     def offsets(self) -> np.ndarray:
-        """What is added to each sum, float64 [sums]."""
+        """What is added to each sum at all rows, float64 [sums]."""
         return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
+
+    def offsets_at(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute what is added to each sum at rows [m, d], float64 [sums, m]."""
+        own: Any = np.zeros(len(matrix))
+        if self.offset_feature is not None:
+            own = self.offset_factor * np.asarray(matrix)[:, self.offset_feature]
+        return self.offsets[:, None] + own
 
     @property
     def term_scales(self) -> np.ndarray:
@@ -248,7 +269,7 @@ def calibrated(
     Parameters
     ----------
     design, y
-        Training rows [n] and targets.
+        Training rows [n] and targets, less an offset of rows.
     k, quantile, noise_degrees, num_trees
         As said above; section 3.3 recommends 2, .9 and 3.
     linear, groups
@@ -299,13 +320,15 @@ def calibrated_to_classes(
     link: Link = "logit",
     k: float = RANGE_DEVIATIONS,
     num_trees: int = AdditivePrior.num_trees,
+    offset_feature: int | None = None,
     **settings: Any,
 ) -> AdditivePrior:
     """Choose the prior of class probabilities.
 
     Offsets give the classes their shares among the labels (of absent ones, as if there were half a
-    row more of each). The interval from -3 to 3 in probits, 1.7 times as far in logits, is 2 k
-    prior standard deviations of the sum, as in Chipman et al.
+    row more of each), on average over the rows if these have offsets of their own. The interval
+    from -3 to 3 in probits, 1.7 times as far in logits, is 2 k prior standard deviations of the
+    sum, as in Chipman et al.
 
     Parameters
     ----------
@@ -317,6 +340,8 @@ def calibrated_to_classes(
         As in `calibrated`, the reach of the sum being its deviation.
     num_classes, link, k, num_trees
         As said above; probits are for two classes.
+    offset_feature
+        As in `AdditivePrior`; for two classes, with a design.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -333,6 +358,10 @@ def calibrated_to_classes(
     offset: Any = np.log(share)
     if num_classes == 2:
         offset = float(norm.ppf(share[1]) if link == "probit" else logit(share[1]))
+    if design is not None and offset_feature is not None:
+        own, inverse = design.matrix[:, offset_feature], ndtr if link == "probit" else expit
+        ends = offset - own.max() - 1, offset - own.min() + 1
+        offset = brentq(lambda c: np.average(inverse(c + own), weights=weights) - share[1], *ends)
     terms = {} if design is None else _term_scales(design, reach / k, linear, groups)
     return AdditivePrior(
         leaf_scale=reach / (k * math.sqrt(num_trees)),
@@ -341,6 +370,7 @@ def calibrated_to_classes(
         num_trees=num_trees,
         link=link,
         num_sums=1 if num_classes == 2 else num_classes,
+        offset_feature=offset_feature,
         **terms,
         **settings,
     )
@@ -408,7 +438,8 @@ def additive_log_joint(
     """Log of the joint density of trees, values, noise, feature weights and targets, float64 [...].
 
     It is not normalised where ``min_leaf`` excludes trees, whose share of the prior is not known.
-    Excluded trees, and rules that the design has not, score -inf.
+    Excluded trees, and rules that the design has not, score -inf. Whether trees keep the directions
+    of ``monotone`` is left out of account.
 
     Parameters
     ----------
@@ -448,6 +479,7 @@ def additive_log_joint(
         jnp.asarray(design.rules_of_features),
         jnp.asarray(design.equal_weights),
         jnp.asarray(y),
+        jnp.asarray(prior.offsets_at(design.matrix)),
         jnp.asarray(design.weights),
         *map(jnp.asarray, (drawn.value, drawn.variance, drawn.feature_weight)),
         noise,
@@ -483,6 +515,7 @@ def _log_density(
     num_rules,
     equal,
     y,
+    offsets,
     weights,
     value,
     variance,
@@ -515,7 +548,7 @@ def _log_density(
             f += of_rows
             total += _log_normal_density(coefficient, each).sum(axis=(-1, -2))
             total += _of_scale(deviation, medians).sum(axis=(-1, -2))
-        f += jnp.broadcast_to(jnp.asarray(prior.offset), (prior.num_sums,))[:, None]
+        f += offsets
         if noise is not None:
             feature, depth, is_leaf, slot, factor = noise
             of_nodes = of_trees(feature, depth, is_leaf, _of_variance(factor, *prior.noise_leaf))

@@ -83,6 +83,13 @@ class LinearColumns(NamedTuple):
         sizes = [block.stop - block.start for block in self.blocks]
         return np.repeat(of_blocks, sizes, axis=-1)
 
+    def signs(self, direction: Sequence[int]) -> np.ndarray:
+        """Say which signs coefficients must have, int [p], of directions of features or none."""
+        signs = np.zeros(max([0, *(block.stop for block in self.blocks)]), int)
+        if len(direction):
+            signs[: len(self.feature)] = np.asarray(direction)[self.feature]
+        return signs
+
     def names(self, features: tuple[str, ...]) -> list[str]:
         """Name the columns by the features and the values of groups."""
         groups = [f"{features[self.group]}={level:g}" for level in self.levels.tolist()]
