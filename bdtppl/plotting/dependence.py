@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
-_DRAWS_SHOWN = 100  # of soft trees and sums of trees, which predict slowly
+_DRAWS_SHOWN = 100  # of soft trees, which predict slowly
 
 
 def plot_partial_dependence(
@@ -59,7 +59,7 @@ def plot_partial_dependence(
         The column, by name or position.
     X
         Rows of a table like the one that the model was fitted with. Default: the training rows. At
-        most 200 are used, evenly spaced, and of soft trees and sums of trees at most 100 draws.
+        most 200 are used, evenly spaced, and of soft trees at most 100 draws.
     target
         Classification: the class whose probability is drawn. Default: of two classes the second;
         of more classes all, with the widest band alone; of more than seven those that the column
@@ -194,9 +194,8 @@ def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     posterior = model.posterior_
     if model.trees_are == "sums":
         size = posterior.variance.size
-        some = posterior.take(np.unique(np.linspace(0, size - 1, _DRAWS_SHOWN).astype(int)))
-        weight = np.full(some.variance.size, 1 / some.variance.size)
-        return lambda matrix: some.means(matrix)[0], weight
+        one = posterior.take(np.arange(size))  # chain
+        return lambda matrix: one.means(matrix)[0], np.full(size, 1 / size)
     if model.trees_are == "soft":
         sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
         chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _DRAWS_SHOWN).astype(int))
