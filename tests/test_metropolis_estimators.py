@@ -31,7 +31,7 @@ from bdtppl.inference.metropolis.state import state_of
 from bdtppl.inference.metropolis.tempering import climb
 from bdtppl.inference.particle import sample as particle
 from bdtppl.inference.particle.filter import grow_particles
-from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains, error_of_mean
+from bdtppl.inference.summaries.diagnostics import diagnose, dissenting_chains
 from bdtppl.models.constraints import Constraints, KeepTogether
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.log_joint import log_joint
@@ -412,9 +412,3 @@ def test_what_is_not_fitted_says_so():
     for name in ("log_evidence_", "map_tree_", "map_log_joint_"):
         with pytest.raises(AttributeError, match="not fitted"):
             getattr(model, name)
-
-
-def test_errors_of_means_are_numbers_with_numba_too(monkeypatch):
-    monkeypatch.setattr("arviz.mcse", lambda values, method: np.array([0.5]))
-    assert error_of_mean(np.zeros((2, 9))) == 0.5
-    assert np.isnan(error_of_mean(np.zeros((2, 3))))

@@ -8,8 +8,6 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.parameters import require_level
 from bdtppl.inference.additive.effects import SumEffects
 from bdtppl.models.arguments import require_integer
-from bdtppl.plotting.bands import Places
-from bdtppl.plotting.rows import Rows, class_index
 
 _LINE_POINTS = 60
 _PAIR_POINTS = 30  # along each of two columns
@@ -92,6 +90,8 @@ class ReadableSums:
         >>> [effect.columns for effect in model.effects(pairs=0)]
         [('x0',), ('x1',)]
         """
+        from bdtppl.plotting.rows import Rows
+
         require_level(level)
         require_integer("pairs", pairs, 0)
         found, rows = self._sum_effects(label), Rows.of(self)
@@ -145,6 +145,8 @@ class ReadableSums:
 
     def _sum_effects(self, label: Any) -> SumEffects:
         """Effects on the sum of a class, or on the only sum, by the columns of the table."""
+        from bdtppl.plotting.rows import class_index
+
         check_is_fitted(self)
         if len(self.prior_.groups) > 1:
             raise ValueError("Effects of columns are not found where groups have slopes.")
@@ -158,8 +160,10 @@ class ReadableSums:
         column = np.array([source[0] for source in self.schema_.sources])
         return SumEffects(self.posterior_, which, column, matrix[some], weights[some])
 
-    def _along(self, rows: Rows, own: int, num_points: int) -> tuple[np.ndarray, np.ndarray]:
+    def _along(self, rows: Any, own: int, num_points: int) -> tuple[np.ndarray, np.ndarray]:
         """Values along a column, and rows [m, d] with these."""
+        from bdtppl.plotting.bands import Places
+
         values: Any = Places.along(self, rows, own, num_points, of_draws=True).values
         if own in [self.schema_.sources[feature][0] for feature in self.prior_.groups]:
             values = np.unique(rows.columns[own])

@@ -11,10 +11,10 @@ cotangent disintegrations in Hamiltonian Monte Carlo.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 _FEWEST_DRAWS = 4  # of a chain, for its two halves to vary
 _FAR_BELOW = 7.0  # nats below the best mode: less than a thousandth of its probability
@@ -40,21 +40,17 @@ def diagnose(quantities: Mapping[str, np.ndarray]) -> dict[str, Diagnostics]:
 
     Of pooled ones the effective sample size is that of half of them at least.
     """
-    import arviz
-
     found = {}
     for name, values in quantities.items():
         each = np.moveaxis(np.atleast_3d(values), 2, 0)
-        size = np.median([_number(arviz.ess, quantity) for quantity in each])
+        size = np.median([_ess_of(_normal_scores(_halves(own))) for own in each])
         found[name] = Diagnostics(_r_hat(values), float(size))
     return found
 
 
 def error_of_mean(values: np.ndarray) -> float:
     """Estimate the standard error of the mean of draws [chain, draw]; NaN below 4 draws."""
-    import arviz
-
-    return _number(partial(arviz.mcse, method="mean"), values)
+    return float(values.std(ddof=1) / np.sqrt(_ess_of(_halves(values))))
 
 
 def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
@@ -129,30 +125,67 @@ def stuck(log_masses: np.ndarray, within: float = _FAR_BELOW) -> np.ndarray:
 
 def _r_hat(values: np.ndarray) -> float:
     """R-hat of values [chain, draw, ...]; infinite where chains stand still at different values."""
-    import arviz
-
     if len(values) < 2 or values.shape[1] < _FEWEST_DRAWS:
         return float("nan")
     if (values == values[:, :1]).all():
         return 1.0 if (values == values[0, 0]).all() else float("inf")
-    return _number(arviz.rhat, values) if values.ndim < 3 else _pooled_r_hat(values)
+    if values.ndim > 2:
+        return _pooled_r_hat(values)
+    halves = _halves(values)
+    folded = np.abs(halves - np.median(halves))
+    each = [_pooled_r_hat(_normal_scores(own)[:, :, None], split=False) for own in (halves, folded)]
+    return max(each)
 
 
-def _pooled_r_hat(values: np.ndarray) -> float:
+def _pooled_r_hat(values: np.ndarray, *, split: bool = True) -> float:
     """Add the variances between and within the halves of chains up over quantities of one unit.
 
     Gelman and others 2013, Bayesian Data Analysis, section 11.4; chance moves this less than the
     largest R-hat of all.
     """
-    chains, draws = len(values), values.shape[1] // 2
-    halves = values[:, : 2 * draws].reshape(2 * chains, draws, -1)
+    halves = _halves(values) if split else values
+    draws = halves.shape[1]
     within = halves.var(axis=1, ddof=1).mean(axis=0).sum()
     between = halves.mean(axis=1).var(axis=0, ddof=1).sum()
-    return float(np.sqrt((draws - 1) / draws + between / within))
-
-
-def _number(function, values: np.ndarray) -> float:
-    if values.shape[1] < _FEWEST_DRAWS:
-        return float("nan")
     with np.errstate(divide="ignore", invalid="ignore"):  # constant draws have no variance
-        return float(np.asarray(function(values)).item())  # [1] in ArviZ 0.23 with numba
+        return float(np.sqrt((draws - 1) / draws + between / within))
+
+
+def _halves(values: np.ndarray) -> np.ndarray:
+    """Take the first and the second half of each chain [chain, draw, ...] as chains."""
+    size = values.shape[1] // 2
+    return np.concatenate([values[:, :size], values[:, values.shape[1] - size :]])
+
+
+def _normal_scores(values: np.ndarray) -> np.ndarray:
+    """Replace values by the normal quantiles of their ranks; equal ones have their mean rank."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    scores = ndtri((rank - 3 / 8) / (values.size + 1 / 4))[place].reshape(values.shape)
+    return np.where(np.isfinite(values), scores, np.nan)
+
+
+def _ess_of(values: np.ndarray) -> float:
+    """Effective sample size of chains [chain, draw], halves of longer ones.
+
+    Autocorrelations are added up two by two until the sum of two is negative, and no such sum is
+    above the one before (Geyer 1992, Practical Markov chain Monte Carlo).
+    """
+    chains, draws = values.shape
+    if 2 * draws < _FEWEST_DRAWS or not np.isfinite(values).all():
+        return float("nan")
+    if np.ptp(values) < np.finfo(float).resolution:
+        return float(values.size)
+    away = values - values.mean(axis=1, keepdims=True)
+    power = np.abs(np.fft.rfft(away, 2 * draws, axis=1)) ** 2
+    covariance = np.fft.irfft(power, axis=1)[:, :draws].mean(axis=0) / draws
+    within = covariance[0] * draws / (draws - 1)
+    variance = covariance[0] + (values.mean(axis=1).var(ddof=1) if chains > 1 else 0.0)
+    correlation = 1 - (within - covariance) / variance
+    correlation[0] = 1.0
+    pairs = correlation[: draws // 2 * 2].reshape(-1, 2).sum(axis=1)
+    last = min(int(np.append(pairs <= 0, True).argmax()), max(draws - 3, 0) // 2)
+    total = 2 * np.minimum.accumulate(pairs[:last]).sum() - 1
+    if (one := correlation[2 * last]) > 0 or pairs[last] >= 0:
+        total += one
+    return float(values.size / max(total, 1 / np.log10(values.size)))
