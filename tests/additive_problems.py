@@ -449,6 +449,8 @@ def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
         terms = [*np.log(state.linear_deviation[-1]), state.linear[-1, 0], linear.std()]
     if kernel.prior.draws_leaf_scale:
         terms += [np.log(state.leaf_scale[-1])]
+    if kernel.prior.monotone:
+        terms += [np.mean((f - f.mean()) * (kernel.design.matrix @ kernel.prior.monotone))]
     uses = kernel.rows.feature[state.rule[state.rule >= 0]]
     numbers = [state.variance, np.sum(state.rule >= 0), f[0], f.std(), np.sum(uses == 0)]
     if kernel.prior.noise_trees:

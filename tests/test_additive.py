@@ -364,9 +364,8 @@ def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["trees", "coefficients", "leaf factors"])
+@pytest.mark.parametrize("what", ["trees", "coefficients"])
 def test_lost_directions_are_noticed(what, monkeypatch):
-    right = kernel_module.draw_leaf_factors
     if what == "trees":
 
         def free(*given):
@@ -374,13 +373,29 @@ def test_lost_directions_are_noticed(what, monkeypatch):
             kernels.sweep(*given[:-2], generator.standard_normal((len(uniform), 15)))
 
         monkeypatch.setattr(kernel_module, "sweep_monotone", free)
-    elif what == "coefficients":
-        monkeypatch.setattr(LinearColumns, "signs", lambda self, direction: np.zeros(3, int))
     else:
-        monkeypatch.setattr(
-            kernel_module, "draw_leaf_factors", lambda *given: right(*given[:-1], False)
-        )
+        monkeypatch.setattr(LinearColumns, "signs", lambda self, direction: np.zeros(3, int))
     assert least_p_value(*prior_and_law_after(4, 800, **CHECKS["monotone"])) < 1e-4
+
+
+def test_each_state_keeps_its_directions(monkeypatch):
+    rng = np.random.default_rng(0)
+    design = Design.from_matrix(rng.integers(0, 4, (10, 3)).astype(float))
+    prior = AdditivePrior(0.7, 0.5, num_trees=3, **CHECKS["monotone"])
+    kernel = AdditiveKernel(prior, design, rng.normal(size=10))
+
+    def are_kept():
+        state, room = kernel.init(), kernel.make_room()
+        for _ in range(300):
+            state = kernel.advance(rng, state, room)
+            yield (state.linear[0] * prior.monotone >= 0).all()
+            yield from map(ap.keeps_order, [kernel] * 3, state.rule[0], state.value[0])
+
+    assert all(are_kept())
+    right = kernel_module.draw_leaf_factors
+    flips = lambda *given: right(*given[:-1], False)  # noqa: E731
+    monkeypatch.setattr(kernel_module, "draw_leaf_factors", flips)
+    assert not all(are_kept())  # the twin
 
 
 class Given:

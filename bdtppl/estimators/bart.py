@@ -266,7 +266,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             column=schema.column,
         )
         design = replace(design, matrix=matrix)
-        warn_of_no_cut(schema, design, stacklevel=4, but=(*self._whole, self.offset))
+        warn_of_no_cut(schema, design, stacklevel=4, but=(*self._whole, self.offset or ""))
         prior = self._calibrated(
             design,
             y,
