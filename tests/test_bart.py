@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -580,3 +581,27 @@ def test_directions_that_cannot_be_are_named(more, said):
 def test_directions_are_for_two_classes():
     with pytest.raises(ValueError, match="monotone is for two classes, and y has 3"):
         BARTClassifier(**RISING, monotone={"a": 1}).fit(TABLE, np.arange(150) % 3)
+
+
+def test_a_warm_start_adds_draws_to_those_of_the_fit_before():
+    settings = {"trees": 5, "chains": 2, "warmup": 20, "extensions": 1, "random_state": 3}
+    model = BARTRegressor(**settings, draws=10, warm_start=True, target_scale="identity")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, Y)
+        first, thin = model.posterior_, 1 + (model.thrown_away[1] > 20)
+        model.set_params(draws=25).fit(X, Y)
+        whole = BARTRegressor(
+            **settings | {"warmup": model.thrown_away[1], "extensions": 0, "thin": thin},
+            draws=25,
+            target_scale="identity",
+        ).fit(X, Y)
+    assert model.posterior_.rule.shape[1] == 25
+    np.testing.assert_array_equal(model.posterior_.value[:, :10], first.value)
+    np.testing.assert_array_equal(model.posterior_.value, whole.posterior_.value)
+    with pytest.raises(ValueError, match="cannot go on: chains cannot change in number"):
+        model.set_params(draws=5).fit(X, Y)
+    with pytest.raises(ValueError, match="cannot go on: the rows, their order or what makes"):
+        model.set_params(draws=25).fit(X[:-1], Y[:-1])
+    again = model.set_params(warm_start=False).fit(X[:-1], Y[:-1])
+    assert again._last_run is None

@@ -81,6 +81,13 @@ class BARTParameters(RunsLong, FansOut):
         " It asks for the predictions of fifty rows to agree; a number, for the noise, the log "
         "likelihood and each prediction as well.",
     )
+    warm_start: bool = parameter(
+        False,
+        "Whether `fit` on the same table goes on from the chains of the fit before, in this "
+        "process: it adds draws up to ``draws``, as far apart as before, without a new warm-up.",
+        option=False,
+        is_of_run=False,
+    )
     max_depth: int = parameter(
         AdditivePrior.max_depth,
         f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the prior of splits "
@@ -236,6 +243,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     posterior_: SumPosterior
     diagnostics_: dict[str, dict[str, float]]
     num_thrown_away_: int | None = None  # in models of older files
+    _last_run: tuple[SumChains, Any] | None = None
     _calibrated: Any
     _scale = staticmethod(lambda matrix, y, weights, found: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
@@ -292,8 +300,14 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             extensions=num_extensions(self, work, _MOST_WORK, _AUTO_EXTENSIONS),
             agree=predictions_agree if self.extensions == "auto" else agree,
         )
+        if self.warm_start and self._last_run is not None:
+            try:
+                chains = chains.going_on(*self._last_run)
+            except ValueError as error:
+                raise ValueError(f"warm_start=True cannot go on: {error}.") from None
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
+        self._last_run = (chains, state) if self.warm_start else None
         posterior = chains.result(state).in_units(unit).on_scale(scale, targets)
         self.schema_, self.design_, self.prior_ = schema, design, posterior.prior
         gained = weights @ scale.log_slope(targets) - design.total_weight * np.log(unit)

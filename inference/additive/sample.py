@@ -1,7 +1,7 @@
 """Chains of sums of trees, side by side over threads or workers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -69,6 +69,8 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
     extensions, agree
         As long as chains do not agree, they go on, at most so many times: their draws become
         warm-up, and ``thin`` doubles.
+    done
+        What there is of the chains.
     """
 
     counts: ClassVar[str] = "sweeps"
@@ -80,9 +82,40 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
     thin: int = 1
     extensions: int = 0
     agree: Callable[[SumPosterior], bool] = lambda posterior: True
+    done: SumsUnderWay | None = None
+
+    def going_on(self, before: "SumChains", state: SumsUnderWay) -> "SumChains":
+        """Return chains that go on where others have ended, with as many draws or more.
+
+        What was thrown away remains so, and draws are as far apart as they were at the end.
+
+        Raises
+        ------
+        ValueError
+            If these are other chains.
+        """
+        own, other = (
+            (chains.kernel.design.matrix, chains.kernel.design.weights, chains.kernel.y)
+            for chains in (self, before)
+        )
+        if repr(self.kernel.prior) != repr(before.kernel.prior) or not all(
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(own, other, strict=True)
+        ):
+            raise ValueError("the rows, their order or what makes the prior have changed")
+        if self.chains != before.chains or self.draws < before.draws:
+            raise ValueError("chains cannot change in number, and draws cannot become fewer")
+        return replace(
+            self,
+            warmup=before._warmup(state.extensions),
+            thin=before.thin * 2**state.extensions,
+            extensions=0,
+            done=state._replace(extensions=0),
+        )
 
     def start(self, rng_key: int) -> SumsUnderWay:
-        """Start at trees of one leaf."""
+        """Start at trees of one leaf, or where chains have ended."""
+        if self.done is not None:
+            return self.done
         first = self.kernel.init()
         num_rules = len(self.kernel.rows.feature)
         small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
