@@ -73,6 +73,8 @@ def plot_effects(
         )
     require_integer("num_panels", num_panels, 1)
     effects = model.effects(level=level, label=label, pairs=num_panels)[:num_panels]
+    if not effects:
+        raise ValueError("No column has an effect: none of them varies in the training rows.")
     if axes is None:
         import matplotlib.pyplot as plt
 

@@ -8,7 +8,7 @@ one feature, or all those that a category of the table became. The mean of a box
 is the product of their probabilities, so a term stays a term when columns are averaged out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -101,20 +101,34 @@ class SumEffects:
         first = np.searchsorted(terms.which, np.arange(len(terms.constant) + 1))
         total = np.zeros(len(terms.constant))
         _add_interactions(terms, first, column[several], probability[several], *self._tables, total)
-        return total + sum(self.main_variance(own) for own in self.used)
+        return total + sum(variance for _, variance in self._moments.values())
 
-    def main(self, own: int, matrix: np.ndarray) -> np.ndarray:
-        """Compute the main effect of a column at rows [m, d], float64 [s, m]."""
-        found = self._main_of_trees(own, bins_of(self.posterior.design, matrix))
-        mean = self._main_of_trees(own, self._bins) @ self._law
-        if self.posterior.linear is not None:
-            found += self._linear(own, matrix)
-            mean += self._linear(own, self.matrix) @ self._law
-        return found - mean[:, None]
+    def mains(self, matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Compute the main effects of columns at rows [m, d]: columns, and float64 [s, m] of each.
+
+        The effect of a column depends on its own values alone.
+        """
+        for own, found in self._added(bins_of(self.posterior.design, matrix), matrix):
+            yield own, found - self._moments[own][0][:, None]
 
     def main_variance(self, own: int) -> np.ndarray:
-        """Compute the variance of a column's main effect, float64 [s]."""
-        return self.main(own, self.matrix) ** 2 @ self._law
+        """Variance of a column's main effect, float64 [s]."""
+        return self._moments[own][1]
+
+    @cached_property
+    def _moments(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """By column, mean and variance of what it adds at the reference rows, float64 [s] each."""
+        moments = {}
+        for own, found in self._added(self._bins, self.matrix):
+            mean = found @ self._law
+            moments[own] = mean, (found - mean[:, None]) ** 2 @ self._law
+        return moments
+
+    def _added(self, bins: np.ndarray, matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Compute what each column adds at rows, float64 [s, m]."""
+        columns = self._linear_columns(matrix)
+        for own in self.used:
+            yield own, self._given([own])(bins) + self._linear(own, columns)
 
     def pair(
         self,
@@ -182,7 +196,7 @@ class SumEffects:
         list
             Columns, each with the share of the variance that it and those before it keep.
         """
-        effects = {(own,): self.main(own, self.matrix).mean(axis=0) for own in self.used}
+        effects = {(own,): each.mean(axis=0) for own, each in self.mains(self.matrix)}
         for pair in self.strongest_pairs(_MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
@@ -219,10 +233,9 @@ class SumEffects:
         found = np.zeros((len(terms.constant), len(matrix), len(self._states)))
         bins, others = bins_of(design, matrix), bins_of(design, background)
         _add_shapley(terms, self._column_of, bins, others, found)
-        if self.posterior.linear is not None:
-            for own in range(len(self._states)):
-                mean = self._linear(own, background).mean(axis=1, keepdims=True)
-                found[..., own] += self._linear(own, matrix) - mean
+        columns = self._linear_columns(matrix) - self._linear_columns(background).mean(axis=0)
+        for own in self.used:
+            found[..., own] += self._linear(own, columns)
         return found
 
     @cached_property
@@ -238,15 +251,20 @@ class SumEffects:
         columns = self.posterior.linear_columns
         return self.column[np.append(columns.feature, np.full(len(columns.levels), columns.group))]
 
-    def _main_of_trees(self, own: int, bins: np.ndarray) -> np.ndarray:
-        return self._given([own])(bins)
+    def _linear_columns(self, matrix: np.ndarray) -> np.ndarray:
+        """Columns of the linear term at rows [m, d], float64 [m, p]."""
+        if self.posterior.linear is None:
+            return np.zeros((len(matrix), 0))
+        return self.posterior.linear_columns(matrix)
 
-    def _linear(self, own: int, matrix: np.ndarray) -> np.ndarray:
-        """Compute what the linear term adds by a column at rows [m, d], float64 [s, m]."""
+    def _linear(self, own: int, columns: np.ndarray) -> np.ndarray:
+        """Compute what the linear columns [m, p] of one column add, float64 [s, m]."""
         chosen = self._linear_column == own
+        if not chosen.any():
+            return np.zeros((1, 1))
         coefficients = np.asarray(self.posterior.linear)[:, :, self.which, chosen]
-        columns = self.posterior.linear_columns(matrix)[:, chosen]
-        return np.einsum("sp,mp->sm", coefficients.reshape(-1, columns.shape[1]), columns)
+        added = np.einsum("...p,mp->...m", coefficients, columns[:, chosen])
+        return added.reshape(-1, len(columns))
 
     def _given(self, kept: Sequence[int], *, of_mean: bool = False) -> Evaluation:
         """Average the terms that have all of some columns over all other columns."""
