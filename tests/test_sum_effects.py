@@ -54,9 +54,9 @@ def test_effects_and_their_variances_are_those_of_all_rows(effects):
     np.testing.assert_allclose(effects.variance, total, rtol=1e-10)
     rest = {0: "sabc,b,c->sa", 1: "sabc,a,c->sb", 2: "sabc,a,b->sc"}
     main = {own: np.einsum(rest[own], f, law, law) - mean[:, None] for own in range(3)}
-    for own in range(3):
-        found = effects.main(own, effects.matrix)
+    for own, found in effects.mains(effects.matrix):
         np.testing.assert_allclose(found, main[own], atol=1e-10)
+    assert effects.used == [0, 1, 2]
     for pair in combinations(range(3), 2):
         (left_out,) = {0, 1, 2} - set(pair)
         both = np.moveaxis(f, 1 + left_out, -1) @ law
@@ -152,10 +152,23 @@ def test_what_has_no_effects_is_refused(table, model):
     y = np.array(list("xyz"))[np.arange(150) % 3]
     with pytest.warns(match="disagree|R-hat"):
         classes = BARTClassifier(**SHORT).fit(table, y)
-    with pytest.raises(ValueError, match="target must be one of the classes"):
+    with pytest.raises(ValueError, match="label must be one of the classes"):
         classes.effects()
     assert classes.effects(label="y", pairs=0)
     with pytest.warns(match="disagree|R-hat"):
         slopes = BARTRegressor(**SHORT, groups={"school": ["age"]}).fit(table, np.arange(150.0))
     with pytest.raises(ValueError, match="slopes"):
         slopes.effects()
+
+
+def test_columns_that_never_vary_have_no_effect():
+    X = np.column_stack([RNG.normal(size=60), np.ones(60)])
+    with pytest.warns(match="disagree|R-hat"), pytest.warns(match="No cut in 'x1'"):
+        model = BARTRegressor(**SHORT).fit(X, np.arange(60) + X[:, 0])
+    assert [effect.columns for effect in model.effects()] == [("x0",)]
+    assert (shap_values(model, X).values[:, 1] == 0).all()
+    with pytest.warns(match="disagree|R-hat"), pytest.warns(match="No cut in 'x0'"):
+        constant = BARTRegressor(**SHORT).fit(X[:, 1:], X[:, 0])
+    assert constant.effects() == []
+    with pytest.raises(ValueError, match="No column has an effect"):
+        plot_effects(constant)

@@ -105,14 +105,16 @@ class ReadableSums:
             columns = tuple(rows.names[each] for each in own)
             return Effect(columns, values, draws.mean(axis=0), low, high, *map(float, of_share))
 
-        effects = []
-        for own in found.used:
-            values, matrix = self._along(rows, own, _LINE_POINTS)
-            variance = found.main_variance(own)
-            effects.append(effect((own,), (values,), found.main(own, matrix), variance))
+        values, matrix = self._along(rows, _LINE_POINTS)
+        effects = [
+            effect((own,), (values[own],), draws[:, : len(values[own])], found.main_variance(own))
+            for own, draws in found.mains(matrix)
+        ]
+        values, matrix = self._along(rows, _PAIR_POINTS)
         for own in found.strongest_pairs(pairs):
-            (first, one), (second, other) = (self._along(rows, each, _PAIR_POINTS) for each in own)
-            effects.append(effect(own, (first, second), *found.pair(own, one, other)))
+            of_pair = tuple(values[each] for each in own)
+            places = (matrix[: len(each)] for each in of_pair)
+            effects.append(effect(own, of_pair, *found.pair(own, *places)))
         return sorted(effects, key=lambda each: -each.share)
 
     def fewest_columns(self, k: int, *, label: Any = None) -> dict[str, float]:
@@ -152,7 +154,7 @@ class ReadableSums:
             raise ValueError("Effects of columns are not found where groups have slopes.")
         which = 0
         if self.prior_.num_sums > 1:
-            which = class_index(self, label)
+            which = class_index(self, label, "label")
         elif label is not None:
             raise ValueError(f"label names one of several sums, and there is one; got {label!r}.")
         matrix, weights = self._training_rows()
@@ -160,13 +162,17 @@ class ReadableSums:
         column = np.array([source[0] for source in self.schema_.sources])
         return SumEffects(self.posterior_, which, column, matrix[some], weights[some])
 
-    def _along(self, rows: Any, own: int, num_points: int) -> tuple[np.ndarray, np.ndarray]:
-        """Values along a column, and rows [m, d] with these."""
+    def _along(self, rows: Any, num_points: int) -> tuple[list[np.ndarray], np.ndarray]:
+        """Values along each column, and rows [m, d] whose first ones have these, of all columns."""
         from bdtppl.plotting.bands import Places
 
-        values: Any = Places.along(self, rows, own, num_points, of_draws=True).values
-        if own in [self.schema_.sources[feature][0] for feature in self.prior_.groups]:
-            values = np.unique(rows.columns[own])
-        some = rows.take(np.zeros(len(values), int))
-        columns = [*some.columns[:own], values, *some.columns[own + 1 :]]
+        groups = [self.schema_.sources[feature][0] for feature in self.prior_.groups]
+        values: list[Any] = [
+            np.unique(column)
+            if own in groups
+            else Places.along(self, rows, own, num_points, of_draws=True).values
+            for own, column in enumerate(rows.columns)
+        ]
+        most = max(map(len, values))
+        columns = [each[np.minimum(np.arange(most), len(each) - 1)] for each in values]
         return values, self._matrix(dict(zip(rows.names, columns, strict=True)))

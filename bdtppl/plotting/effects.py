@@ -80,6 +80,8 @@ def draw_effects(
     model: Any, effects: Sequence[Any], level: float, axes: "Sequence[Axes] | None" = None
 ) -> "list[Axes]":
     """Draw effects of a model, with bands of a level, as `plot_effects` does."""
+    if not effects:
+        raise ValueError("No column has an effect: none of them varies in the training rows.")
     if axes is None:
         import matplotlib.pyplot as plt
 

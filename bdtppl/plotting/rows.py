@@ -24,8 +24,8 @@ def training_targets(model: Any) -> np.ndarray:
     return np.asarray((model.exact_ or model.posterior_).y)
 
 
-def class_index(model: Any, label: Any) -> int:
-    """Find a class of a classifier by its label.
+def class_index(model: Any, label: Any, argument: str = "target") -> int:
+    """Find a class of a classifier by its label, the value of an argument.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def class_index(model: Any, label: Any) -> int:
     if label in labels:
         return labels.index(label)
     shown = ", ".join(map(repr, labels[:10]))
-    raise ValueError(f"target must be one of the classes, {shown}; got {label!r}.")
+    raise ValueError(f"{argument} must be one of the classes, {shown}; got {label!r}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ one feature, or all those that a category of the table became. The mean of a box
 is the product of their probabilities, so a term stays a term when columns are averaged out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -101,18 +101,34 @@ class SumEffects:
         first = np.searchsorted(terms.which, np.arange(len(terms.constant) + 1))
         total = np.zeros(len(terms.constant))
         _add_interactions(terms, first, column[several], probability[several], *self._tables, total)
-        return total + sum(self.main_variance(own) for own in self.used)
+        return total + sum(variance for _, variance in self._moments.values())
 
-    def main(self, own: int, matrix: np.ndarray) -> np.ndarray:
-        """Compute the main effect of a column at rows [m, d], float64 [s, m]."""
-        found = self._main_of_trees(own, bins_of(self.posterior.design, matrix))
-        mean = self._main_of_trees(own, self._bins) @ self._law
-        mean += self._beside_trees(own, self.matrix) @ self._law
-        return found + self._beside_trees(own, matrix) - mean[:, None]
+    def mains(self, matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Compute the main effects of columns at rows [m, d]: columns, and float64 [s, m] of each.
+
+        The effect of a column depends on its own values alone.
+        """
+        for own, found in self._added(bins_of(self.posterior.design, matrix), matrix):
+            yield own, found - self._moments[own][0][:, None]
 
     def main_variance(self, own: int) -> np.ndarray:
-        """Compute the variance of a column's main effect, float64 [s]."""
-        return self.main(own, self.matrix) ** 2 @ self._law
+        """Variance of a column's main effect, float64 [s]."""
+        return self._moments[own][1]
+
+    @cached_property
+    def _moments(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """By column, mean and variance of what it adds at the reference rows, float64 [s] each."""
+        moments = {}
+        for own, found in self._added(self._bins, self.matrix):
+            mean = found @ self._law
+            moments[own] = mean, (found - mean[:, None]) ** 2 @ self._law
+        return moments
+
+    def _added(self, bins: np.ndarray, matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Compute what each column adds at rows, float64 [s, m]."""
+        columns = self._linear_columns(matrix)
+        for own in self.used:
+            yield own, self._given([own])(bins) + self._linear(own, columns)
 
     def pair(
         self,
@@ -180,7 +196,7 @@ class SumEffects:
         list
             Columns, each with the share of the variance that it and those before it keep.
         """
-        effects = {(own,): self.main(own, self.matrix).mean(axis=0) for own in self.used}
+        effects = {(own,): each.mean(axis=0) for own, each in self.mains(self.matrix)}
         for pair in self.strongest_pairs(_MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
@@ -217,41 +233,52 @@ class SumEffects:
         found = np.zeros((len(terms.constant), len(matrix), len(self._states)))
         bins, others = bins_of(design, matrix), bins_of(design, background)
         _add_shapley(terms, self._column_of, bins, others, found)
+        columns = self._linear_columns(matrix) - self._linear_columns(background).mean(axis=0)
         for own in self.used:
-            mean = self._beside_trees(own, background).mean(axis=1, keepdims=True)
-            found[..., own] += self._beside_trees(own, matrix) - mean
+            found[..., own] += self._linear(own, columns)
         return found
 
     @cached_property
     def used(self) -> list[int]:
         """Columns with an effect."""
-        found = {*self._column_of.ravel().tolist(), *self._linear_column.tolist()}
-        if (feature := self.posterior.prior.offset_feature) is not None:
-            found.add(int(self.column[feature]))
-        return sorted(found - {-1})
+        return sorted({*self._column_of.ravel().tolist(), *self._linear_column.tolist()} - {-1})
 
     @cached_property
     def _linear_column(self) -> np.ndarray:
-        """Column of each coefficient of the linear term, int [p]."""
-        if self.posterior.linear is None:
-            return np.zeros(0, int)
-        columns = self.posterior.linear_columns
-        return self.column[np.append(columns.feature, np.full(len(columns.levels), columns.group))]
+        """Column of each coefficient of the linear terms, and of the offset, int [p]."""
+        features, posterior = [], self.posterior
+        if posterior.linear is not None:
+            columns = posterior.linear_columns
+            features = [*columns.feature, *[columns.group] * len(columns.levels)]
+        if posterior.prior.offset_feature is not None:
+            features.append(posterior.prior.offset_feature)
+        return self.column[np.array(features, int)]
 
-    def _main_of_trees(self, own: int, bins: np.ndarray) -> np.ndarray:
-        return self._given([own])(bins)
-
-    def _beside_trees(self, own: int, matrix: np.ndarray) -> np.ndarray:
-        """Compute what linear terms and an offset add by a column at rows [m, d], [s, m]."""
-        found, prior = np.zeros((len(self._terms.constant), len(matrix))), self.posterior.prior
-        if self.posterior.linear is not None:
-            chosen = self._linear_column == own
-            coefficients = self.posterior.linear[:, :, self.which, chosen]
-            columns = self.posterior.linear_columns(matrix)[:, chosen]
-            found += np.einsum("sp,mp->sm", coefficients.reshape(len(found), -1), columns)
-        if prior.offset_feature is not None and self.column[prior.offset_feature] == own:
-            found += prior.offset_factor * matrix[:, prior.offset_feature]
+    @cached_property
+    def _coefficients(self) -> np.ndarray:
+        """The same coefficients in each draw, float64 [s, p]."""
+        found, posterior = (
+            np.ones((len(self._terms.constant), len(self._linear_column))),
+            self.posterior,
+        )
+        if posterior.linear is not None:
+            linear = posterior.linear[:, :, self.which].reshape(len(found), -1)
+            found[:, : linear.shape[1]] = linear
         return found
+
+    def _linear_columns(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute what they are multiplied by at rows [m, d], float64 [m, p]."""
+        posterior, parts = self.posterior, [np.zeros((len(matrix), 0))]
+        if posterior.linear is not None:
+            parts.append(posterior.linear_columns(matrix))
+        if (feature := posterior.prior.offset_feature) is not None:
+            parts.append(posterior.prior.offset_factor * matrix[:, [feature]])
+        return np.hstack(parts)
+
+    def _linear(self, own: int, columns: np.ndarray) -> np.ndarray:
+        """Compute what the linear columns [m, p] of one column add, float64 [s, m]."""
+        chosen = self._linear_column == own
+        return np.einsum("sp,mp->sm", self._coefficients[:, chosen], columns[:, chosen])
 
     def _given(self, kept: Sequence[int], *, of_mean: bool = False) -> Evaluation:
         """Average the terms that have all of some columns over all other columns."""

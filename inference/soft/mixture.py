@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from scipy.special import gammaln, logsumexp, ndtr, stdtr
+from scipy.special import gammaln, logsumexp, ndtr, ndtri, stdtr, stdtrit
 
 from bdtppl.inference.crps import crps
 from bdtppl.inference.draws import draw_classes, draw_noise, draw_uniforms
-from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve
+from bdtppl.inference.quantiles import no_bracket, require_cdf, solve
 
 _LAW = "the noise of soft trees"
-_REACH = 40.0  # scales beyond the outermost centres, where brackets of quantiles begin
+_DEVIATION = np.sqrt(np.pi / 2)  # of a normal law, by its mean absolute deviation
+_ROOT = np.sqrt(2 * np.pi)
+_MARGIN = 1e-6  # of the quantiles of laws, relative, for brackets
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,23 +117,29 @@ class NoiseMixture:
         )
 
     def _quantile(self, probability: float) -> np.ndarray:
-        low = (self.loc - _REACH * self.scale).min(axis=0)
-        high = (self.loc + _REACH * self.scale).max(axis=0)
-        for _ in range(MOST_WIDENINGS):  # Student-t laws have long tails
-            is_above = require_cdf(self.cdf(low), _LAW) > probability
-            is_below = require_cdf(self.cdf(high), _LAW) < probability
-            if not (is_above | is_below).any():
-                break
-            width = 2 * (high - low)
-            low, high = np.where(is_above, low - width, low), np.where(is_below, high + width, high)
-        else:
+        df = self.degrees_of_freedom
+        quantile = ndtri(probability) if df is None else stdtrit(df, probability)
+        if df is not None and not np.isclose(stdtr(df, quantile), probability, rtol=1e-6, atol=0):
             raise no_bracket([probability], _LAW)
+        # The quantile of a mixture lies between those of its laws, but for rounding.
+        ends = [quantile + sign * _MARGIN * (1 + np.abs(quantile)) for sign in (-1, 1)]
+        low, high = (self.loc + end * self.scale for end in ends)
+        low, high = low.min(axis=0), high.max(axis=0)
+        mean = self.mean()
+        deviation = _DEVIATION * _mean(np.abs(self.loc - mean))  # its square may be infinite
+        start = mean + quantile * np.hypot(deviation, _mean(self.scale))
 
         def mixed(rows: np.ndarray, values: np.ndarray):
-            some = NoiseMixture(self.loc[:, rows], self.scale[:, rows], self.degrees_of_freedom)
-            return some.cdf(values), _mean(np.exp(some.each_log_density(values)))
+            loc, scale = self.loc[:, rows], self.scale[:, rows]
+            z = (values - loc) / scale
+            if df is None:
+                density = _mean(np.exp(-0.5 * z * z) / scale) / _ROOT
+                return require_cdf(_mean(ndtr(z)), _LAW), density
+            cdf = require_cdf(_mean(stdtr(df, z)), _LAW)
+            some = NoiseMixture(loc, scale, df)
+            return cdf, _mean(np.exp(some.each_log_density(values)))
 
-        return solve(mixed, probability, low, high, self.mean())
+        return solve(mixed, probability, low, high, np.clip(start, low, high))
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         """Probability of a target of at most y, one for each row, float64 [m]."""
