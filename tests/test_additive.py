@@ -351,7 +351,7 @@ def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax", "monotone"])
+@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax"])
 def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
     """Their number of leaves is twice as large."""
     right = kernel_module.draw_leaf_factors

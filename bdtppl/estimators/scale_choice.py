@@ -80,7 +80,8 @@ def _left_out(
     """Log densities of rows [n] times their weights, each half predicted from the other."""
     own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
     tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
-    short = clone(model).set_params(**settings, **_SHORT, **own, **tables)
+    short: Any = clone(model)
+    short.set_params(**settings, **_SHORT, **own, **tables)
     found, is_first = np.empty(len(y)), np.arange(len(y)) < len(y) // 2
     for held in (is_first, ~is_first):
         with warnings.catch_warnings():

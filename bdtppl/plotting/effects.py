@@ -82,16 +82,17 @@ def draw_effects(
     """Draw effects of a model, with bands of a level, as `plot_effects` does."""
     if not effects:
         raise ValueError("No column has an effect: none of them varies in the training rows.")
-    if axes is None:
+    made: Any = axes
+    if made is None:
         import matplotlib.pyplot as plt
 
         across = min(len(effects), _ACROSS)
         down = -(-len(effects) // across)
         size = _WIDTH * across, _HEIGHT * down
-        figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
-        for ax in axes.flat[len(effects) :]:
+        figure, made = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+        for ax in made.flat[len(effects) :]:
             figure.delaxes(ax)
-    drawn = np.ravel(axes)[: len(effects)].tolist()
+    drawn = np.ravel(made)[: len(effects)].tolist()
     rows, mains = Rows.of(model), [each for each in effects if len(each.columns) == 1]
     ends = [(each.low.min(), each.high.max()) for each in mains]
     for effect, ax in zip(effects, drawn, strict=False):

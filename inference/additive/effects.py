@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -196,7 +197,9 @@ class SumEffects:
         list
             Columns, each with the share of the variance that it and those before it keep.
         """
-        effects = {(own,): each.mean(axis=0) for own, each in self.mains(self.matrix)}
+        effects: dict[tuple[int, ...], np.ndarray] = {
+            (own,): each.mean(axis=0) for own, each in self.mains(self.matrix)
+        }
         for pair in self.strongest_pairs(_MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
@@ -268,7 +271,8 @@ class SumEffects:
 
     def _linear_columns(self, matrix: np.ndarray) -> np.ndarray:
         """Compute what they are multiplied by at rows [m, d], float64 [m, p]."""
-        posterior, parts = self.posterior, [np.zeros((len(matrix), 0))]
+        posterior = self.posterior
+        parts: list[Any] = [np.zeros((len(matrix), 0))]
         if posterior.linear is not None:
             parts.append(posterior.linear_columns(matrix))
         if (feature := posterior.prior.offset_feature) is not None:

@@ -284,7 +284,7 @@ class SumPosterior:
 
     @cached_property
     def _noise_evaluation(self) -> Evaluation:
-        terms = self._as_terms(self.noise_rule, np.log(self.noise_value))
+        terms = self._as_terms(self.noise_rule, np.log(np.asarray(self.noise_value)))
         return Evaluation(terms, self.design.num_codes)
 
     def _as_terms(self, rule: Any, value: Any) -> BoxTerms:
@@ -372,6 +372,8 @@ class SumPosterior:
 class _SumMixture(NoiseMixture):
     """The predictives of all draws, which are evaluated where the mean is not enough."""
 
+    posterior: SumPosterior
+    matrix: np.ndarray
     degrees_of_freedom = None
 
     def __init__(self, posterior: SumPosterior, matrix: np.ndarray):
