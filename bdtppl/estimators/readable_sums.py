@@ -107,7 +107,7 @@ class ReadableSums:
 
         values, matrix = self._along(rows, _LINE_POINTS)
         effects = [
-            effect((own,), (values[own],), draws[:, : len(values[own])], found.main_variance(own))
+            effect((own,), (values[own],), draws[:, : len(values[own])], found.moments[own][1])
             for own, draws in found.mains(matrix)
         ]
         values, matrix = self._along(rows, _PAIR_POINTS)

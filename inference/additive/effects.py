@@ -102,7 +102,7 @@ class SumEffects:
         first = np.searchsorted(terms.which, np.arange(len(terms.constant) + 1))
         total = np.zeros(len(terms.constant))
         _add_interactions(terms, first, column[several], probability[several], *self._tables, total)
-        return total + sum(variance for _, variance in self._moments.values())
+        return total + sum(variance for _, variance in self.moments.values())
 
     def mains(self, matrix: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Compute the main effects of columns at rows [m, d]: columns, and float64 [s, m] of each.
@@ -110,14 +110,10 @@ class SumEffects:
         The effect of a column depends on its own values alone.
         """
         for own, found in self._added(bins_of(self.posterior.design, matrix), matrix):
-            yield own, found - self._moments[own][0][:, None]
-
-    def main_variance(self, own: int) -> np.ndarray:
-        """Variance of a column's main effect, float64 [s]."""
-        return self._moments[own][1]
+            yield own, found - self.moments[own][0][:, None]
 
     @cached_property
-    def _moments(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    def moments(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """By column, mean and variance of what it adds at the reference rows, float64 [s] each."""
         moments = {}
         for own, found in self._added(self._bins, self.matrix):

@@ -17,7 +17,6 @@ from bdtppl.inference.quantiles import no_bracket, require_cdf, solve
 
 _LAW = "the noise of soft trees"
 _DEVIATION = np.sqrt(np.pi / 2)  # of a normal law, by its mean absolute deviation
-_ROOT = np.sqrt(2 * np.pi)
 _MARGIN = 1e-6  # of the quantiles of laws, relative, for brackets
 
 
@@ -122,21 +121,15 @@ class NoiseMixture:
         if df is not None and not np.isclose(stdtr(df, quantile), probability, rtol=1e-6, atol=0):
             raise no_bracket([probability], _LAW)
         # The quantile of a mixture lies between those of its laws, but for rounding.
-        ends = [quantile + sign * _MARGIN * (1 + np.abs(quantile)) for sign in (-1, 1)]
-        low, high = (self.loc + end * self.scale for end in ends)
-        low, high = low.min(axis=0), high.max(axis=0)
-        mean = self.mean()
+        margin, mean = _MARGIN * (1 + np.abs(quantile)), self.mean()
+        low = (self.loc + (quantile - margin) * self.scale).min(axis=0)
+        high = (self.loc + (quantile + margin) * self.scale).max(axis=0)
         deviation = _DEVIATION * _mean(np.abs(self.loc - mean))  # its square may be infinite
         start = mean + quantile * np.hypot(deviation, _mean(self.scale))
 
         def mixed(rows: np.ndarray, values: np.ndarray):
-            loc, scale = self.loc[:, rows], self.scale[:, rows]
-            z = (values - loc) / scale
-            if df is None:
-                density = _mean(np.exp(-0.5 * z * z) / scale) / _ROOT
-                return require_cdf(_mean(ndtr(z)), _LAW), density
-            cdf = require_cdf(_mean(stdtr(df, z)), _LAW)
-            some = NoiseMixture(loc, scale, df)
+            some = NoiseMixture(self.loc[:, rows], self.scale[:, rows], df)
+            cdf = require_cdf(some.cdf(values), _LAW)
             return cdf, _mean(np.exp(some.each_log_density(values)))
 
         return solve(mixed, probability, low, high, np.clip(start, low, high))
