@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.parameters import require_level
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
@@ -82,11 +81,11 @@ def shap_values(
     >>> np.allclose(total, model.predict(X))
     True
     """
-    check_is_fitted(model)
-    if model.trees_are != "sums":
+    is_sum = getattr(model, "trees_are", None) == "sums"
+    if not is_sum:
+        require_hard_trees(model)
         if background is not None or label is not None or level != 0.9:
             raise TypeError("background, label and level are for sums of trees.")
-        require_hard_trees(model)
     if find_spec("shap") is None:
         raise ImportError(
             "SHAP values are computed by the shap package, which is not installed: run `python -m "
@@ -94,7 +93,7 @@ def shap_values(
         )
     import shap  # pyright: ignore[reportMissingImports]
 
-    if model.trees_are == "sums":
+    if is_sum:
         return _explained_sums(model, X, background, label, level)
     posterior = model.posterior_
     ranked = posterior.ranked
