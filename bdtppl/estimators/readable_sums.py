@@ -59,7 +59,8 @@ class ReadableSums:
         on; each has mean 0 over each of its columns. They are those of the functional ANOVA of
         every draw where columns are independent and distributed as in the training rows, of up to
         1,000: where columns go together, effects also tell of rows that do not occur. They are on
-        the scale of the sum: of classes log odds (or probits), of numbers ``target_scale_``.
+        the scale of the sum: of two classes log odds (or probits), of numbers ``target_scale_``.
+        More classes have a sum each, of which labels tell only the differences.
 
         Parameters
         ----------
