@@ -601,7 +601,9 @@ def test_a_warm_start_adds_draws_to_those_of_the_fit_before():
     np.testing.assert_array_equal(model.posterior_.value, whole.posterior_.value)
     with pytest.raises(ValueError, match="cannot go on: chains cannot change in number"):
         model.set_params(draws=5).fit(X, Y)
-    with pytest.raises(ValueError, match="cannot go on: the rows, their order or what makes"):
+    with pytest.raises(ValueError, match="cannot go on: rows, their order, buckets or the prior"):
         model.set_params(draws=25).fit(X[:-1], Y[:-1])
+    with pytest.raises(ValueError, match="buckets or the prior have changed"):
+        model.set_params(bins=7).fit(X, Y)
     again = model.set_params(warm_start=False).fit(X[:-1], Y[:-1])
     assert again._last_run is None

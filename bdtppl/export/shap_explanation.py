@@ -35,8 +35,9 @@ def shap_values(
     which these are draws. Dependence among features is that of the training rows in the nodes (the
     "tree_path_dependent" values).
 
-    Of sums of trees it is the posterior mean of the sum: of classes log odds (or probits), of
-    numbers on the scale ``target_scale_``. A column that is not known has the values of background
+    Of sums of trees it is the posterior mean of the sum: of two classes log odds (or probits), of
+    numbers on the scale ``target_scale_``; of more classes, of whose sums labels tell only the
+    differences, the sum of one. A column that is not known has the values of background
     rows (the "interventional" values), and there is an interval over the draws.
 
     Parameters

@@ -256,12 +256,9 @@ class SumEffects:
     @cached_property
     def _coefficients(self) -> np.ndarray:
         """The same coefficients in each draw, float64 [s, p]."""
-        found, posterior = (
-            np.ones((len(self._terms.constant), len(self._linear_column))),
-            self.posterior,
-        )
-        if posterior.linear is not None:
-            linear = posterior.linear[:, :, self.which].reshape(len(found), -1)
+        found = np.ones((len(self._terms.constant), len(self._linear_column)))
+        if self.posterior.linear is not None:
+            linear = self.posterior.linear[:, :, self.which].reshape(len(found), -1)
             found[:, : linear.shape[1]] = linear
         return found
 

@@ -95,13 +95,13 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
             If these are other chains.
         """
         own, other = (
-            (chains.kernel.design.matrix, chains.kernel.design.weights, chains.kernel.y)
-            for chains in (self, before)
+            (design.matrix, design.weights, design.cut_threshold, y)
+            for design, y in ((each.kernel.design, each.kernel.y) for each in (self, before))
         )
         if repr(self.kernel.prior) != repr(before.kernel.prior) or not all(
             np.array_equal(a, b, equal_nan=True) for a, b in zip(own, other, strict=True)
         ):
-            raise ValueError("the rows, their order or what makes the prior have changed")
+            raise ValueError("rows, their order, buckets or the prior have changed")
         if self.chains != before.chains or self.draws < before.draws:
             raise ValueError("chains cannot change in number, and draws cannot become fewer")
         return replace(
