@@ -202,23 +202,35 @@ def as_state(of: Problem, kernel: AdditiveKernel, structure, leaves, values):
             zip(rows.feature, rows.last, rows.missing, strict=True)
         )
     }
-    left = of.y - OFFSET
     for tree, nodes in enumerate(structure):
         rank = iter(range(len(leaves[tree])))
 
         def visit(nodes, slot, tree=tree, rank=rank):
             if nodes == (LEAF,):
-                own = next(rank)
-                start.value[0, tree, slot] = values[tree][own]
-                start.leaf[0, tree, leaves[tree][own]] = slot
+                start.value[0, tree, slot] = values[tree][next(rank)]
                 return
             start.rule[0, tree, slot] = numbers[nodes[0]]
             visit(nodes[1], 2 * slot + 1)
             visit(nodes[2], 2 * slot + 2)
 
         visit(nodes, 0)
-        left = left - start.value[0, tree, start.leaf[0, tree]]
+    left = of.y - OFFSET - by_tree(kernel, start.rule[0], start.value[0]).sum(axis=0)
     return start._replace(left=left[None], variance=VARIANCE)
+
+
+def by_tree(kernel: AdditiveKernel, rule: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Find the value of each row in each tree, float64 [m, n], by following rules."""
+    rows = kernel.rows
+    found = np.empty((len(rule), rows.bins.shape[1]))
+    for tree, own in enumerate(found):
+        for i, bins in enumerate(rows.bins.T):
+            slot = 0
+            while slot < rule.shape[1] and (q := rule[tree, slot]) >= 0:
+                bin = bins[rows.feature[q]]
+                is_left = bin <= rows.last[q] or bin == rows.missing[q]
+                slot = 2 * slot + 2 - int(is_left)
+            own[i] = value[tree, slot]
+    return found
 
 
 def structure_of(kernel: AdditiveKernel, rule: np.ndarray) -> tuple:
@@ -252,7 +264,6 @@ def moved(kernel: AdditiveKernel, state, prior, room, rng):
         state.left[0],
         state.rule[0],
         state.value[0],
-        state.leaf[0],
         kernel.moves,
     )
     uniform, normal = kernel.random_numbers(rng, kernel.moves)
@@ -315,7 +326,7 @@ def prior_state(kernel: AdditiveKernel, rng):
             _draw_tree(
                 kernel,
                 weight,
-                *(part[which, tree] for part in state[:3]),
+                *(part[which, tree] for part in state[:2]),
                 left[which],
                 rng,
                 state.leaf_scale[which],
@@ -379,7 +390,7 @@ def bins_of(design: Design) -> tuple[list[int], list[int]]:
 
 
 def noise_of(state):
-    return state.noise_rule, state.noise_value, state.noise_leaf
+    return state.noise_rule, state.noise_value
 
 
 def blocks_of(kernel: AdditiveKernel) -> list[tuple[float, np.ndarray]]:
@@ -408,7 +419,7 @@ def standardised(design: Design, features) -> np.ndarray:
     return np.clip(around / np.sqrt((known * around**2).sum(axis=0) / known.sum(axis=0)), -4, 4)
 
 
-def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng, scale=1.0) -> bool:
+def _draw_tree(kernel: AdditiveKernel, weight, rule, value, left, rng, scale=1.0) -> bool:
     """Draw a tree from the prior into the arrays of a state, and say whether it is allowed.
 
     Without ``left`` it is one of a product of variances.
@@ -417,7 +428,7 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng, sca
     if left is None:
         value[:] = 1.0
     chance = weight[rows.feature] / np.bincount(rows.feature, minlength=len(weight))[rows.feature]
-    inside = {0: np.ones(len(leaf), bool)}
+    inside = {0: np.ones(rows.bins.shape[1], bool)}
     for slot in range(len(value)):
         if slot not in inside:
             continue
@@ -434,15 +445,14 @@ def _draw_tree(kernel: AdditiveKernel, weight, rule, value, leaf, left, rng, sca
             if left is None:
                 degrees, scale = map(float, prior.noise_leaf)
                 value[slot] = degrees * scale / rng.chisquare(degrees)
-            leaf[inside[slot]] = slot
-    if left is not None:
-        left -= value[leaf]
+            if left is not None:
+                left[inside[slot]] -= value[slot]
     return all(own.sum() >= prior.min_leaf for own in inside.values())
 
 
 def numbers_of(kernel: AdditiveKernel, state) -> list[float]:
     """Describe a state by a few numbers."""
-    f = sum(state.value[-1, tree, state.leaf[-1, tree]] for tree in range(kernel.prior.num_trees))
+    f = by_tree(kernel, state.rule[-1], state.value[-1]).sum(axis=0)
     terms = []
     if state.linear.size:
         linear = state.linear[-1] @ linear_columns(kernel).T
@@ -491,8 +501,7 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     f = np.full(len(of.y), float(prior.offset))
     if prior.offset_feature is not None:
         f += prior.offset_factor * of.design.matrix[:, prior.offset_feature]
-    for tree in range(prior.num_trees):
-        f += state.value[0, tree, state.leaf[0, tree]]
+    f += by_tree(kernel, state.rule[0], state.value[0]).sum(axis=0)
     own = iter(state.linear[0])
     for (median, columns), scale in zip(blocks_of(kernel), state.linear_deviation[0], strict=True):
         coefficient = np.array([next(own) for _ in columns.T])
@@ -503,8 +512,7 @@ def log_joint(of: Problem, kernel: AdditiveKernel, state) -> float:
     if prior.noise_trees:
         law = of_variance(*map(float, prior.noise_leaf))
         total += of_trees(state.noise_rule, state.noise_value, law)
-        each = zip(state.noise_value, state.noise_leaf, strict=True)
-        variances = np.prod([value[leaf] for value, leaf in each], axis=0)
+        variances = by_tree(kernel, state.noise_rule, state.noise_value).prod(axis=0)
     else:
         total += of_variance(prior.noise_degrees, prior.noise_scale)(state.variance)
     return total + repeats @ stats.norm.logpdf(of.y, f, np.sqrt(variances))

@@ -15,7 +15,7 @@ from tiers import few_of, slow_but
 from bdtppl.inference.additive import kernel as kernel_module
 from bdtppl.inference.additive import kernels, linear
 from bdtppl.inference.additive.kernel import AdditiveKernel
-from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
+from bdtppl.inference.additive.kernels import GROUPS
 from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.monotone import slice_within
 from bdtppl.inference.additive.posterior import SumPosterior
@@ -36,11 +36,13 @@ KINDS = ("plain", "missing", "weights")
 CASES = {
     "nodes of level 0": (2, 1, 3, 3, [[0]]),
     "nodes of level 1": (2, 1, 3, 3, [[1]]),
-    "nodes of level 0 by one feature": (2, 1, 3, 3, [[BY_ONE_FEATURE]]),
-    "nodes of level 1 by one feature": (2, 1, 3, 3, [[BY_ONE_FEATURE + 1]]),
+    "nodes of level 0 by one feature": (2, 1, 3, 3, [[GROUPS]]),
+    "nodes of level 1 by one feature": (2, 1, 3, 3, [[GROUPS + 1]]),
+    "nodes of level 1 over blocks": (2, 1, 3, 3, [[2 * GROUPS + 1]]),
     "rules of level 0": (2, 1, 3, 3, [[-1]]),
+    "rules of level 0 over blocks": (2, 1, 3, 3, [[-1 - 2 * GROUPS]]),
     "nodes of level 2": (3, 1, 2, 2, [[2]]),
-    "nodes of level 2 by one feature": (3, 1, 2, 2, [[BY_ONE_FEATURE + 2]]),
+    "nodes of level 2 by one feature": (3, 1, 2, 2, [[GROUPS + 2]]),
     "rules of level 1": (3, 1, 2, 2, [[-2]]),
     "rules of level 0 over three levels": (3, 1, 2, 2, [[-1]]),
     "all moves of two trees": (1, 2, 3, 3, None),
@@ -64,7 +66,11 @@ def law_after(kind, case, starts=STARTS, **changes):
 @pytest.mark.parametrize(
     ("kind", "case"),
     slow_but(
-        [("plain", "all moves of two trees"), ("columns", "nodes of level 1 by one feature")],
+        [
+            ("plain", "all moves of two trees"),
+            ("plain", "nodes of level 1 over blocks"),
+            ("columns", "nodes of level 1 by one feature"),
+        ],
         [("plain", case) for case in CASES]
         + [(kind, case) for kind in KINDS[1:] for case in OF_ALL_KINDS],
         few=9,
@@ -92,14 +98,14 @@ def test_a_wrong_weight_of_rules_is_noticed_in_each_move(case):
 
 
 @pytest.mark.slow
-def test_leaves_that_forget_the_chance_of_their_feature_are_noticed():
+@pytest.mark.parametrize(("case", "least"), [("by one feature", 1), ("over blocks", 2)])
+def test_leaves_that_forget_the_chance_of_their_block_are_noticed(case, least):
     """Without that factor, splits by one of three features are a third as likely."""
 
     def forgotten(tables):
-        return tables._replace(log_split=tables.log_split - np.log(3))
+        return tables._replace(log_split=tables.log_split + np.log(least / 3))
 
-    case = "nodes of level 1 by one feature"
-    assert law_after("plain", case, change=forgotten) < ep.FALSE_ALARM
+    assert law_after("plain", f"nodes of level 1 {case}", change=forgotten) < ep.FALSE_ALARM
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,7 @@ def test_values_of_leaves_follow_their_conditional_law():
     for _ in range(4000):
         state = ap.moved(kernel, state, prior, room, rng)
         if ap.structure_of(kernel, state.rule[0]) == structure:
-            found.append([state.value[0, tree][state.leaf[0, tree]] for tree in range(2)])
+            found.append(ap.by_tree(kernel, state.rule[0], state.value[0]))
     fitted = np.sum(found, axis=1)[::4]
     exact = [np.sum(ap.fitted(of, known, k, rng), axis=0) for _ in range(len(fitted))]
     for row in range(fitted.shape[1]):
@@ -141,7 +147,7 @@ def test_values_of_leaves_follow_their_conditional_law():
 
 MONOTONE = {  # kind of table, levels, and moves
     "nodes of level 0": ("plain", 2, [[0]]),
-    "nodes of level 1 by one feature": ("weights", 2, [[BY_ONE_FEATURE + 1]]),
+    "nodes of level 1 by one feature": ("weights", 2, [[GROUPS + 1]]),
     "rules of level 0": ("missing", 2, [[-1]]),
     "several moves a visit": ("missing", 2, [[0, 1, -1]]),
 }
@@ -222,9 +228,7 @@ def p_value_of_noise_trees(starts, change=lambda tables: tables):
     for k in rng.choice(len(every), starts, p=probability):
         nodes, _, leaves = every[k]
         written = ap.as_state(of, kernel, [nodes], [leaves], [np.ones(len(leaves))])
-        state = kernel.init()._replace(
-            noise_rule=written.rule[0], noise_leaf=written.leaf[0], noise_value=np.ones((1, 7))
-        )
+        state = kernel.init()._replace(noise_rule=written.rule[0], noise_value=np.ones((1, 7)))
         for _ in range(3):
             kernel._draw_noise(rng, state, tables, room)
         ended[ap.structure_of(kernel, state.noise_rule)[0]] += 1
@@ -628,5 +632,5 @@ def test_bins_of_a_group_go_where_their_rows_go():
     for rule, goes_left in zip(rows.set_rule[1:], rows.goes_left[1:], strict=True):
         group, bins = rows.group[rule], rows.bins[rows.feature[rule]].astype(int)
         expected = (bins <= rows.last[rule]) | (bins == rows.missing[rule])
-        own = rows.position[:, group] - rows.offset[group]
+        own = rows.group_bins[group]
         np.testing.assert_array_equal(goes_left[own], expected)

@@ -21,7 +21,7 @@ from bdtppl.inference.additive import any_likelihood, tree_gibbs
 from bdtppl.inference.additive.any_likelihood import is_normal, redraw_all, redraw_each
 from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.inference.additive.kernel import AdditiveKernel, default_moves
-from bdtppl.inference.additive.kernels import BY_ONE_FEATURE
+from bdtppl.inference.additive.kernels import GROUPS
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
 
@@ -66,7 +66,7 @@ def law_after(levels, moves, sweeps=3, twice=False):
         nodes, _, leaves = known[k]
         values = [[rng.choice(grid, p=law) for law in laws[k]]]
         state = ap.as_state(of, kernel, (nodes,), [leaves], values)
-        states.append((state.rule[0], state.value[0], state.leaf[0]))
+        states.append((state.rule[0], state.value[0]))
     trees = SumState(*(jnp.asarray(np.array(part)) for part in zip(*states, strict=True)))
     sweep = TreeSweep(of.prior, of.design, kernel.moves)
     weight = jnp.asarray(of.design.has_cut / of.design.has_cut.sum())
@@ -75,8 +75,7 @@ def law_after(levels, moves, sweeps=3, twice=False):
     @jax.jit
     def move(trees, key):
         def one(trees, key):
-            f = jnp.take_along_axis(trees.value, trees.leaf.astype(jnp.int32), axis=1)[0]
-            return redraw_each(sweep, terms, f, trees, weight, key, twice=twice)[0]
+            return redraw_each(sweep, terms, sweep.sums(trees), trees, weight, key, twice=twice)[0]
 
         return jax.vmap(one)(trees, jax.random.split(key, STARTS))
 
@@ -92,8 +91,8 @@ MOVES = {
     "rules of level 0": (2, [[-1]]),
     "nodes of level 2": (3, [[2]]),
     "rules of level 1": (3, [[-2]]),
-    "nodes of level 1 by one feature": (2, [[BY_ONE_FEATURE + 1]]),
-    "all": (2, default_moves(2)),
+    "nodes of level 1 by one feature": (2, [[GROUPS + 1]]),
+    "all": (2, default_moves(2, 3)),
 }
 
 
@@ -167,7 +166,7 @@ LIKELIHOODS = {
 
 def as_sum(state):
     """The trees of a state of `AdditiveKernel`, and their sum."""
-    return SumState(*(jnp.asarray(part[0]) for part in state[:3])), jnp.asarray(-state.left[0])
+    return SumState(*(jnp.asarray(part[0]) for part in state[:2])), jnp.asarray(-state.left[0])
 
 
 def describe(kernel, trees, f):
@@ -474,12 +473,11 @@ def prior_and_kernel(replications, sweeps=4):
                 z={**start.inner.z, **z}, rng_key=jax.random.key(10_000 + number)
             ),
             trees={"f": start.trees["f"]._replace(rule=trees.rule, value=trees.value)},
-            leaf={"f": trees.leaf},
             rng_key=jax.random.key(number),
         )
         for _ in range(sweeps):
             state = move(state, y)
-        drawn = SumState(*state.trees["f"], state.leaf["f"])
+        drawn = SumState(*state.trees["f"])
         others = float(jnp.exp(state.z["r"])), float(state.z["mu"])
         after.append([*describe(own, drawn, state.z["f"]), *others])
     return np.array(before), np.array(after)

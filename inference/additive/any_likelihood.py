@@ -150,7 +150,7 @@ def redraw_each(
     def visit(carry, t):
         trees, f, now, accepted = carry
         own = SumState(*(lax.dynamic_slice_in_dim(part, t, 1) for part in trees))
-        before = own.value[0, own.leaf[0].astype(jnp.int32)]
+        before = sweep.sums(own)
         others = f - before
 
         def targets(around):
@@ -192,7 +192,8 @@ def redraw_each(
 
     start = trees, f, terms(f), jnp.zeros((), jnp.int32)
     (trees, f, _, accepted), _ = lax.scan(visit, start, jnp.arange(len(trees.rule)))
-    return trees, _sum(trees, f), (accepted / len(trees.rule)).astype(f.dtype)
+    # The sum is computed anew, so that rounding does not pile up.
+    return trees, sweep.sums(trees).astype(f.dtype), (accepted / len(trees.rule)).astype(f.dtype)
 
 
 def best_level(terms: Terms, num_rows: int) -> float:
@@ -242,13 +243,3 @@ def _precision(slope: jax.Array, curve: jax.Array) -> jax.Array:
 def _log_ratio(gain, slope, precision, before, after):
     """Compare what the log likelihood gains by a new tree with what its expansion gains."""
     return gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))
-
-
-def _sum(trees: SumState, f: jax.Array) -> jax.Array:
-    """Add up trees anew, so that rounding does not pile up."""
-
-    def add(total, tree):
-        value, leaf = tree
-        return total + value[leaf.astype(jnp.int32)], None
-
-    return lax.scan(add, jnp.zeros_like(f), (trees.value, trees.leaf))[0]

@@ -12,12 +12,15 @@ inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always
 def follow_rule(node, rule, rows, place):
     """Move the rows that are at a node to its children; ``place``, uint8 [n], is changed.
 
-    There is no branch: the processor could not predict it.
+    There is no branch: the processor could not predict it. All are bytes, so that vector units
+    take many rows at once.
     """
-    bins, last, missing = rows.bins[rows.feature[rule]], rows.last[rule], rows.missing[rule]
+    bins, last = rows.bins[rows.feature[rule]], np.uint8(rows.last[rule])
+    missing = np.uint8(max(rows.missing[rule], 0))  # bin 0 goes left in any case
+    here, left, right = np.uint8(node), np.uint8(2 * node + 1), np.uint8(2 * node + 2)
     for i in range(len(place)):
-        child = 2 * node + 2 - ((bins[i] <= last) | (bins[i] == missing))
-        place[i] = child if place[i] == node else place[i]
+        child = left if (bins[i] <= last) | (bins[i] == missing) else right
+        place[i] = child if place[i] == here else place[i]
 
 
 @inlined
@@ -101,12 +104,30 @@ def has_order(tree, rows, rule, value, direction):
 
 
 @vectorised
-def multiply(value, leaf, total):
-    """Multiply the values of the leaves that rows reach in all trees; ``total`` [n] is changed."""
-    total[:] = 1.0
-    for tree in range(len(leaf)):
+def find_leaves(tree, node, rows, rule, place):
+    """Move the rows that are at a node on to the leaves below it; ``place``, uint8 [n], is changed.
+
+    One loop over all rows for each split: processors cannot predict the ways of single rows.
+    """
+    low = high = node
+    while low < rule.shape[1]:
+        for v in range(low, high + 1):
+            if rule[tree, v] >= 0:
+                follow_rule(v, rule[tree, v], rows, place)
+        low, high = 2 * low + 1, 2 * high + 2
+
+
+@vectorised
+def evaluate(rows, rule, value, is_product, total):
+    """Write the sum, or the product, of all trees at each row into ``total`` [n]."""
+    total[:] = 1.0 if is_product else 0.0
+    leaf = np.empty(len(total), np.uint8)
+    for tree in range(len(rule)):
+        leaf[:] = 0
+        find_leaves(tree, 0, rows, rule, leaf)
+        own = value[tree]
         for i in range(len(total)):
-            total[i] *= value[tree, leaf[tree, i]]
+            total[i] = total[i] * own[leaf[i]] if is_product else total[i] + own[leaf[i]]
 
 
 @vectorised

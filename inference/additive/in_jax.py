@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numba
 import numpy as np
 
+from bdtppl.inference.additive.complete_trees import evaluate
+from bdtppl.inference.additive.kernel import default_moves
 from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
-from bdtppl.inference.additive.tables import RowTables, SumPriorTables, prior_tables, row_tables
+from bdtppl.inference.additive.tables import (
+    MOST_BINS,
+    RowTables,
+    SumPriorTables,
+    prior_tables,
+    row_tables,
+)
 from bdtppl.inference.smooth import in_double_scope
 from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
 from bdtppl.models.data.design import Design
@@ -20,7 +29,7 @@ from bdtppl.models.hard.additive import AdditivePrior
 
 
 class SumState(NamedTuple):
-    """A sum of m trees of at most L levels at n rows.
+    """A sum of m trees of at most L levels.
 
     Attributes
     ----------
@@ -29,13 +38,10 @@ class SumState(NamedTuple):
         (`bdtppl.inference.additive.tables.RowTables`); -1 where it is no split.
     value
         float [m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
-    leaf
-        uint8 [m, n]; leaf of each row.
     """
 
     rule: jax.Array
     value: jax.Array
-    leaf: jax.Array
 
 
 class TreeSweep:
@@ -46,12 +52,15 @@ class TreeSweep:
     prior, design
         Prior of the sum, and its rows.
     moves
-        int [visits, k]; what a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`).
+        int [visits, k]; what a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`),
+        `bdtppl.inference.additive.kernel.default_moves` if None.
     """
 
-    def __init__(self, prior: AdditivePrior, design: Design, moves: Any):
+    def __init__(self, prior: AdditivePrior, design: Design, moves: Any = None):
         self.prior, self.design = prior, design
         self.rows = row_tables(design)
+        if moves is None:
+            moves = default_moves(prior.max_depth, len(self.rows.offset) - 1)
         self.moves = np.asarray(moves, np.int64)
         self._prior_tables = prior_tables(prior, self.rows, design.equal_weights)
         number = np.bincount(self.rows.feature, minlength=design.num_features)
@@ -70,7 +79,6 @@ class TreeSweep:
         return SumState(
             jnp.full((prior.num_trees, internal), -1, jnp.int32),
             jnp.zeros((prior.num_trees, 2 * internal + 1)).at[:, 0].set(level / prior.num_trees),
-            jnp.zeros((prior.num_trees, self.design.num_rows), jnp.uint8),
         )
 
     def random_numbers(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -125,7 +133,7 @@ class TreeSweep:
         dtype = target.dtype
         scratch = self._scratch()
 
-        def call(rule, value, leaf, target, precision, weight, uniform, normal):
+        def call(rule, value, target, precision, weight, uniform, normal):
             wide = (jnp.asarray(a, jnp.float64) for a in (value, target, precision))
             value, target, precision = wide
             chance = jnp.asarray(weight, jnp.float64)[self.rows.feature] * self._share
@@ -135,7 +143,7 @@ class TreeSweep:
             inputs += [target, precision, uniform, normal]
             inputs = [jnp.asarray(a) for a in inputs]
             inputs[-2:] = (a.astype(jnp.float64) for a in inputs[-2:])
-            changed = [rule, value, leaf]
+            changed = [rule, value]
             shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in changed]
             shapes += [jax.ShapeDtypeStruct((1, len(target)), jnp.float64), *scratch]
             flat = [a if a.ndim == 2 else a.reshape(1, -1) for a in inputs]
@@ -143,41 +151,52 @@ class TreeSweep:
                 handler_name(_sweep),
                 shapes,
                 vmap_method="sequential",
-                input_output_aliases={len(flat) + k: k for k in range(3)},
+                input_output_aliases={len(flat) + k: k for k in range(2)},
             )
-            rule, value, leaf, total, *_ = operation(*flat, *changed)
-            return [rule, value.astype(dtype), leaf, total[0].astype(dtype)]
+            rule, value, total, *_ = operation(*flat, *changed)
+            return [rule, value.astype(dtype), total[0].astype(dtype)]
 
         arrays = in_double_scope(call)(*trees, target, precision, feature_weight, *random_numbers)
-        rule, value, leaf, total = arrays
-        return SumState(rule, value, leaf), total
+        rule, value, total = arrays
+        return SumState(rule, value), total
+
+    def sums(self, trees: SumState) -> jax.Array:
+        """Evaluate a sum of trees at the rows, float [n]."""
+        dtype = trees.value.dtype
+
+        def call(rule, value):
+            inputs = [*map(jnp.asarray, self.rows), rule, jnp.asarray(value, jnp.float64)]
+            flat = [a if a.ndim == 2 else a.reshape(1, -1) for a in inputs]
+            shape = jax.ShapeDtypeStruct((1, self.design.num_rows), jnp.float64)
+            operation = jax.ffi.ffi_call(handler_name(_sum_trees), shape, vmap_method="sequential")
+            return [operation(*flat)[0].astype(dtype)]
+
+        return in_double_scope(call)(*trees)[0]
 
     def _scratch(self) -> list[jax.ShapeDtypeStruct]:
         """Shapes of what the sweep works in, with two axes: the fields of `Room` but for bits."""
-        leaves = max(2**self.prior.max_depth, 2)
-        num_rows, num_rules = self.design.num_rows, len(self.rows.feature)
+        leaves, nodes = max(2**self.prior.max_depth, 2), 2 ** (self.prior.max_depth + 1) - 1
+        num_rules = len(self.rows.feature)
         return [
             jax.ShapeDtypeStruct(shape, dtype)
             for shape, dtype in (
-                ((leaves * self.rows.num_bins, 3), np.float64),
+                ((3, leaves * self.rows.num_bins + MOST_BINS), np.float64),
                 ((leaves * 3, num_rules), np.float64),
                 ((3, num_rules), np.float64),
-                ((1, num_rows), np.int64),
-                ((1, num_rows), np.float64),
-                ((2, num_rows), np.uint8),
+                ((4, nodes), np.int64),
+                ((2, nodes), np.uint64),
+                ((2, nodes), np.float64),
+                ((3, self.design.num_rows), np.uint8),
             )
         ]
 
 
-def _sweep(frame):
-    """XLA's handler."""
-    given = arguments(frame)
-    if len(given) == 0:
-        return 0
-    made = results(frame)
-    rows = RowTables(
+@numba.njit(nogil=True)
+def _rows_of(given):
+    """Look at the first arguments as what a sweep reads of rows."""
+    return RowTables(
         matrix(given[0], np.uint8),
-        matrix(given[1], np.uint32),
+        matrix(given[1], np.uint8),
         matrix(given[2], np.int64)[0],
         matrix(given[3], np.float64)[0],
         matrix(given[4], np.int64)[0],
@@ -191,6 +210,26 @@ def _sweep(frame):
         matrix(given[12], np.int64)[0],
         matrix(given[13], np.float64),
     )
+
+
+def _sum_trees(frame):
+    """XLA's handler of sums."""
+    given = arguments(frame)
+    if len(given) == 0:
+        return 0
+    rule, value = matrix(given[14], np.int32), matrix(given[15], np.float64)
+    total = matrix(results(frame)[0], np.float64)[0]
+    evaluate(_rows_of(given), rule, value, False, total)
+    return 0
+
+
+def _sweep(frame):
+    """XLA's handler of redraws."""
+    given = arguments(frame)
+    if len(given) == 0:
+        return 0
+    made = results(frame)
+    rows = _rows_of(given)
     numbers = matrix(given[17], np.float64)[0]
     prior = SumPriorTables(
         matrix(given[14], np.float64)[0],
@@ -203,36 +242,32 @@ def _sweep(frame):
         numbers[:0],
     )
     rule, value = matrix(made[0], np.int32), matrix(made[1], np.float64)
-    leaf, total = matrix(made[2], np.uint8), matrix(made[3], np.float64)[0]
+    total = matrix(made[2], np.float64)[0]
+    by_rule, bits = matrix(made[5], np.float64), matrix(made[5], np.int64)
     leaves = max(rule.shape[1] + 1, 2)
-    by_rule, bits = matrix(made[6], np.float64), matrix(made[6], np.int64)
     room = Room(
-        matrix(made[4], np.float64).reshape(leaves, -1, 3),
-        matrix(made[5], np.float64).reshape(leaves, 3, -1),
+        matrix(made[3], np.float64),
+        matrix(made[4], np.float64).reshape(leaves, 3, -1),
         by_rule[0],
         by_rule[1],
         by_rule[2],
         bits[2],
-        matrix(made[7], np.int64)[0],
-        matrix(made[8], np.float64)[0],
+        matrix(made[6], np.int64),
+        matrix(made[7], np.uint64),
+        matrix(made[8], np.float64),
         matrix(made[9], np.uint8),
     )
+    evaluate(rows, rule, value, False, total)
     left = matrix(given[19], np.float64)[0]
     for i in range(len(total)):
-        total[i] = left[i]
-    for tree in range(len(leaf)):
-        for i in range(len(total)):
-            total[i] -= value[tree, leaf[tree, i]]
+        total[i] = left[i] - total[i]
     precision, scale, each_count = matrix(given[20], np.float64)[0], 1.0, True
     if np.all(precision == precision[0] * rows.weights):
         # Weights and precisions are the same but for a factor: histograms have two channels.
         precision, scale, each_count = rows.weights, precision[0], False
     sweep(
-        rows, prior, room, precision, scale, each_count, total, rule, value, leaf,
+        rows, prior, room, precision, scale, each_count, total, rule, value,
         matrix(given[18], np.int64), matrix(given[21], np.float64), matrix(given[22], np.float64),
     )  # fmt: skip
-    total[:] = 0.0
-    for tree in range(len(leaf)):
-        for i in range(len(total)):
-            total[i] += value[tree, leaf[tree, i]]
+    evaluate(rows, rule, value, False, total)
     return 0

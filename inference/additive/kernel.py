@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from scipy.special import logsumexp
 
-from bdtppl.inference.additive.complete_trees import multiply
+from bdtppl.inference.additive.complete_trees import evaluate
 from bdtppl.inference.additive.kernels import (
-    BY_ONE_FEATURE,
+    GROUPS,
     Room,
     sweep,
     sweep_noise,
@@ -42,18 +42,20 @@ Moves = Sequence[Sequence[int]]
 
 _FIRST_DRAWS = 30  # of the linear term
 _MOST_PROBITS = 1000  # latent variables that a row's weight may stand for
-_QUICK_VISITS = 6  # for each of all features; more effective draws of predictions a second than 0
+_QUICK_VISITS = 6  # over one group, for each over a block
+_LEAST_BLOCK, _BLOCKS = 3, 8  # groups; draws of predictions are worth more than with all groups
 
 
-def default_moves(levels: int) -> Moves:
+def default_moves(levels: int, num_groups: int) -> Moves:
     """List the visits: each redraws the nodes of one level, or the rules of one level.
 
-    Most are over the rules of one feature, for these are quick. The others let splits change their
-    feature in one move.
+    Most are over the rules of one group of features, for these are quick. The others let splits
+    change their feature in one move, to one of the same block.
     """
-    nodes = [[level] for level in range(levels)]
-    by_one = [[BY_ONE_FEATURE + level] for level in range(levels)]
-    return _QUICK_VISITS * by_one + nodes + [[-1 - level] for level in range(levels - 1)]
+    width = max(_LEAST_BLOCK, num_groups // _BLOCKS)
+    by_one = [[GROUPS + level] for level in range(levels)]
+    nodes = [[GROUPS * width + level] for level in range(levels)]
+    return _QUICK_VISITS * by_one + nodes + [[-1 - own] for (own,) in nodes[:-1]]
 
 
 class AdditiveState(NamedTuple):
@@ -66,8 +68,6 @@ class AdditiveState(NamedTuple):
         (`bdtppl.inference.additive.tables.RowTables`); -1 where it is no split.
     value
         float64 [sums, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
-    leaf
-        uint8 [sums, m, n]; leaf of each row.
     target
         float64 [sums, n]; what each sum explains: targets less the offset, or those that latent
         variables make of labels.
@@ -77,9 +77,9 @@ class AdditiveState(NamedTuple):
         Of the noise, the mean over all rows where it differs; 1 for classes.
     feature_weight
         float64 [d].
-    noise_rule, noise_value, noise_leaf
-        int32 [m', 2^L - 1], float64 [m', 2^(L + 1) - 1] and uint8 [m', n]; the trees of the product
-        of variances, whose values are 1 where no leaf is. There are none with one variance.
+    noise_rule, noise_value
+        int32 [m', 2^L - 1] and float64 [m', 2^(L + 1) - 1]; the trees of the product of variances,
+        whose values are 1 where no leaf is. There are none with one variance.
     linear, linear_deviation
         float64 [sums, p] and [sums, blocks]; coefficients of linear terms, and the deviations of
         each block of them. Without such terms both are empty.
@@ -89,14 +89,12 @@ class AdditiveState(NamedTuple):
 
     rule: np.ndarray
     value: np.ndarray
-    leaf: np.ndarray
     target: np.ndarray
     left: np.ndarray
     variance: float
     feature_weight: np.ndarray
     noise_rule: np.ndarray
     noise_value: np.ndarray
-    noise_leaf: np.ndarray
     linear: np.ndarray
     linear_deviation: np.ndarray
     leaf_factors: np.ndarray
@@ -148,8 +146,9 @@ class AdditiveKernel:
     _prior_tables: SumPriorTables = field(init=False, repr=False)
 
     def __post_init__(self):
-        moves = default_moves(self.prior.max_depth) if self.moves is None else self.moves
-        rows = row_tables(self.design)
+        rows, moves = row_tables(self.design), self.moves
+        if moves is None:
+            moves = default_moves(self.prior.max_depth, len(rows.offset) - 1)
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "offsets", self.prior.offsets_at(self.design.matrix))
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
@@ -195,14 +194,12 @@ class AdditiveKernel:
         return AdditiveState(
             rule=np.full((*trees, nodes), -1, np.int32),
             value=np.zeros((*trees, slots)),
-            leaf=np.zeros((*trees, num_rows), np.uint8),
             target=target,
             left=target.copy(),
             variance=float(spread) if is_real else 1.0,
             feature_weight=self.design.equal_weights,
             noise_rule=np.full((prior.noise_trees, nodes), -1, np.int32),
             noise_value=noise_value,
-            noise_leaf=np.zeros((prior.noise_trees, num_rows), np.uint8),
             linear=np.zeros((prior.num_sums, num_columns)),
             linear_deviation=np.tile(prior.term_scales, (prior.num_sums, 1)),
             leaf_factors=np.tile([float(prior.leaf_scale), 1.0], (prior.num_sums, 1)),
@@ -254,7 +251,6 @@ class AdditiveKernel:
                 state.left[which],
                 state.rule[which],
                 state.value[which],
-                state.leaf[which],
                 moves,
             )
             uniform, normal = self.random_numbers(generator, moves)
@@ -359,7 +355,6 @@ class AdditiveKernel:
             left * left / self.variances(state),
             state.noise_rule,
             state.noise_value,
-            state.noise_leaf,
             self.moves,
             generator.random(visits),
             generator,
@@ -370,7 +365,7 @@ class AdditiveKernel:
         """Compute the noise variance of each row, float64 [n]."""
         variances = np.full(len(self.y), float(state.variance))
         if self.prior.noise_trees:
-            multiply(state.noise_value, state.noise_leaf, variances)
+            evaluate(self.rows, state.noise_rule, state.noise_value, True, variances)
         return variances
 
     def random_numbers(

@@ -10,9 +10,10 @@ its value. Moves of one tree, given all others:
   both sides of every rule.
 - The rule of a split with splits below it is redrawn among all rules, those below it held. Here
   each leaf below has a histogram of the node's rows, as if all went to its side.
-- Far quicker is the first move over the rules of one feature alone, and it mixes nearly as well. A
-  feature is drawn given the node first: of a split its own, of a leaf j with its prior probability
-  p(j). Given j, the leaf is p(j) times as likely beside the splits by j as without it. The features
+- Both moves are quicker over the rules of some features alone. The features are partitioned into
+  blocks of one size, which begin at a random place. One block is drawn given the node: of a split
+  that of its feature, of a leaf that of a feature with its prior probability. Given a block of
+  probability p, the leaf is p times as likely beside the block's splits as without it. The features
   of one column, such as the sets of levels of a category, count as one (`RowTables`).
 
 In a product of noise variances the residual of a row is its squared error over the values of all
@@ -35,12 +36,15 @@ import numba
 import numpy as np
 
 from bdtppl.inference.additive.complete_trees import (
+    find_leaves,
     follow_rule,
     inlined,
+    is_leaf,
     node_exists,
     node_splits,
     vectorised,
 )
+from bdtppl.inference.additive.tables import MOST_BINS
 
 _reordered = numba.njit(
     cache=True,
@@ -55,7 +59,8 @@ _ROUNDS_TO_INTEGER = 6755399441055744.0  # 1.5 * 2^52: adding it rounds, into th
 _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
-BY_ONE_FEATURE = 100  # added to the level of a move
+GROUPS = 100  # times the number of groups of a block, added to the level of a move
+_CACHED_ROWS = 4096  # which stay in the processor's cache while several columns are read
 
 
 class Room(NamedTuple):
@@ -64,19 +69,24 @@ class Room(NamedTuple):
     Attributes
     ----------
     histogram
-        float64 [leaves, V, 3].
+        float64 [3, leaves * V + 256]; what lies behind the first leaves * V is never read.
     sums
         float64 [leaves, 3, R]; sums on the left side of each rule.
     gain, weight
         float64 [R].
     scaled, bits
         float64 [R], and the same memory as int64 [R].
-    slot
-        int64 [n]; number of the histogram that a row is counted in, or -1.
-    residual
-        float64 [n]; targets less all trees but one.
-    place
-        uint8 [2, n]; leaf that each row reaches below each side of a split.
+    node
+        int64 [4, nodes]; of each node the number of its histogram, or -1, and of each histogram its
+        node, and the first and the end of the groups that it is over.
+    start
+        uint64 [2, nodes]; where the bins of a column begin in the histogram of each node, and the
+        column.
+    of_leaf
+        float64 [2, nodes]; sums over the rows of each leaf.
+    leaf
+        uint8 [3, n]; leaf of each row in the tree that is redrawn, in the one before, and below a
+        side of a split.
     """
 
     histogram: np.ndarray
@@ -85,27 +95,29 @@ class Room(NamedTuple):
     weight: np.ndarray
     scaled: np.ndarray
     bits: np.ndarray
-    slot: np.ndarray
-    residual: np.ndarray
-    place: np.ndarray
+    node: np.ndarray
+    start: np.ndarray
+    of_leaf: np.ndarray
+    leaf: np.ndarray
 
 
 def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room:
     """Allocate what a sweep works in."""
-    leaves = max(2**levels, 2)
+    leaves, nodes = max(2**levels, 2), 2 ** (levels + 1) - 1
     scaled = np.empty(num_rules)
     return Room(
-        histogram=np.empty((leaves, num_bins, 3)), sums=np.empty((leaves, 3, num_rules)),
-        gain=np.empty(num_rules), weight=np.empty(num_rules), scaled=scaled,
-        bits=scaled.view(np.int64), slot=np.empty(num_rows, np.int64), residual=np.empty(num_rows),
-        place=np.empty((2, num_rows), np.uint8),
+        histogram=np.empty((3, leaves * num_bins + MOST_BINS)),
+        sums=np.empty((leaves, 3, num_rules)), gain=np.empty(num_rules),
+        weight=np.empty(num_rules), scaled=scaled, bits=scaled.view(np.int64),
+        node=np.empty((4, nodes), np.int64), start=np.empty((2, nodes), np.uint64),
+        of_leaf=np.empty((2, nodes)), leaf=np.empty((3, num_rows), np.uint8),
     )  # fmt: skip
 
 
 @inlined
 def uniforms_of_move(internal):
-    """Count the uniform numbers that a move reads: for each node of a level three."""
-    return 3 * (internal + 1) // 2
+    """Count the uniform numbers that a move reads: one, and for each node of a level three."""
+    return 1 + 3 * (internal + 1) // 2
 
 
 def uniforms_of_visit(levels: int, num_moves: int) -> int:
@@ -162,40 +174,72 @@ def _chosen(weight, count, total, uniform):
     return last
 
 
-@vectorised
-def _count_rows(rows, room, precision, each_count, first, end, low, high):
-    """Fill the histograms of the slots from ``first`` to ``end`` from the rows in them.
+@inlined
+def _block_of(group, width, uniform, num_groups):
+    """Find the first and the end of the groups of a block; of width 0 it has all."""
+    if width == 0:
+        return 0, num_groups
+    begin = int(uniform * width)
+    low = (group + begin) // width * width - begin
+    return max(low, 0), min(low + width, num_groups)
 
-    Those of slot s are over the groups from ``low[s]`` to ``high[s]``.
-    """
-    histogram, residual, slot = room.histogram, room.residual, room.slot
-    position = rows.position
-    num_rows = len(slot)
-    for s in range(first, end):
-        histogram[s, rows.offset[low[s]] : rows.offset[high[s]]] = 0.0
-    for i in range(num_rows):
-        s = slot[i]
-        if s < 0:
-            continue
-        a = precision[i]
-        b = a * residual[i]
-        if each_count:
-            for j in range(low[s], high[s]):
-                bin = histogram[s, position[i, j]]
-                bin[0] += b
-                bin[1] += a
-                bin[2] += 1.0
-        else:
-            for j in range(low[s], high[s]):
-                bin = histogram[s, position[i, j]]
-                bin[0] += b
-                bin[1] += a
+
+@vectorised
+def _add_rows(bins, first, leaf, residual, precision, each_count, start, column, histogram):
+    """Add rows from the ``first`` on to the bins of a histogram for each leaf."""
+    sums, precisions, counts = histogram
+    if each_count:
+        for i in range(len(leaf)):
+            v = leaf[i]
+            k = start[v] + bins[column[v], first + i]
+            sums[k] += precision[i] * residual[i]
+            precisions[k] += precision[i]
+            counts[k] += 1.0
+    elif np.all(column == column[0]):
+        own = bins[column[0], first : first + len(leaf)]
+        for i in range(len(leaf)):
+            k = start[leaf[i]] + own[i]
+            sums[k] += residual[i]
+            precisions[k] += 1.0
+    else:
+        for i in range(len(leaf)):
+            v = leaf[i]
+            k = start[v] + bins[column[v], first + i]
+            sums[k] += residual[i]
+            precisions[k] += 1.0
+
+
+@vectorised
+def _count_rows(rows, room, residual, precision, each_count, leaf, begin, end):
+    """Fill the histograms from ``begin`` to ``end`` from the rows in their leaves."""
+    histogram, (slot_of, _, low, high) = room.histogram, room.node
+    start, column = room.start
+    num_bins, width = rows.offset[-1], 0
+    for s in range(begin, end):
+        own = slice(s * num_bins + rows.offset[low[s]], s * num_bins + rows.offset[high[s]])
+        histogram[:, own] = 0.0
+        width = max(width, high[s] - low[s])
+    for first in range(0, len(leaf), _CACHED_ROWS):
+        own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
+        for c in range(width):
+            shared = min(low[begin] + c, len(rows.offset) - 2)
+            for v in range(len(slot_of)):
+                s = slot_of[v]
+                start[v], column[v] = histogram.shape[1] - MOST_BINS, shared
+                if s >= begin and s < end and low[s] + c < high[s]:
+                    start[v] = s * num_bins + rows.offset[low[s] + c]
+                    column[v] = low[s] + c
+            _add_rows(
+                rows.group_bins, first, leaf[own], residual[own], precision[own], each_count, start,
+                column, histogram,
+            )  # fmt: skip
 
 
 @vectorised
 def _sum_left(rows, room, s, channels, low, high):
     """Sum a histogram up to the left sides of the rules of some groups."""
-    histogram, sums = room.histogram[s], room.sums[s]
+    num_bins = rows.offset[-1]
+    histogram, sums = room.histogram[:, s * num_bins : (s + 1) * num_bins], room.sums[s]
     for k in range(len(rows.run_rule)):
         group = rows.group[rows.run_rule[k]]
         if group < low or group >= high:
@@ -204,16 +248,15 @@ def _sum_left(rows, room, s, channels, low, high):
         missing = rows.run_missing[k]
         b = a = n = 0.0
         if missing >= 0:
-            b, a = histogram[missing, 0], histogram[missing, 1]
-            n = histogram[missing, 2] if channels > 2 else 0.0
+            b, a, n = histogram[0, missing], histogram[1, missing], histogram[2, missing]
         for c in range(count):
-            b += histogram[v + c, 0]
-            a += histogram[v + c, 1]
+            b += histogram[0, v + c]
+            a += histogram[1, v + c]
             sums[0, first + c] = b
             sums[1, first + c] = a
         if channels > 2:
             for c in range(count):
-                n += histogram[v + c, 2]
+                n += histogram[2, v + c]
                 sums[2, first + c] = n
     for k in range(len(rows.set_rule)):
         q = rows.set_rule[k]
@@ -223,7 +266,7 @@ def _sum_left(rows, room, s, channels, low, high):
         for channel in range(channels):
             left = 0.0
             for c in range(end - v):
-                left += rows.goes_left[k, c] * histogram[v + c, channel]
+                left += rows.goes_left[k, c] * histogram[channel, v + c]
             sums[channel, q] = left
 
 
@@ -233,7 +276,7 @@ def _totals(rows, room, s, channels, group, total):
     for c in range(channels):
         total[c] = 0.0
         for v in range(rows.offset[group], rows.offset[group + 1]):
-            total[c] += room.histogram[s, v, c]
+            total[c] += room.histogram[c, s * rows.offset[-1] + v]
 
 
 @_reordered
@@ -298,8 +341,7 @@ def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, 
             largest = max(largest, gain[q])
     of_splits = _exponentials(room, end - first, largest)
     factor = np.exp(prior.log_split[level] + 2 * prior.log_stop[level + 1])
-    share = chance.sum() if high == low + 1 else 1.0
-    stop = share * np.exp(prior.log_stop[level] + of_leaf - largest)
+    stop = chance.sum() * np.exp(prior.log_stop[level] + of_leaf - largest)
     if uniform[0] * (stop + factor * of_splits) > stop and of_splits > 0:
         return first + _chosen(weight, end - first, of_splits, uniform[1])
     return -1
@@ -333,8 +375,8 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
         below = prior.log_stop[level + 1]
         of_splits_log = prior.log_split[level] + 2 * below
         factor = np.exp(of_splits_log) * own
-        share = chance.sum() if high == low + 1 else 1.0
-        stop = share * np.exp(prior.log_stop[level] + of_leaf - largest) * np.sqrt(own / (a + own))
+        stop = np.exp(prior.log_stop[level] + of_leaf - largest) * np.sqrt(own / (a + own))
+        stop *= chance.sum()
         if uniform[0] * (stop + factor * of_splits) > stop and of_splits > 0:
             return first + _chosen(room.weight, end - first, of_splits, uniform[1])
     return -1
@@ -342,125 +384,87 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
 
 @vectorised
 def _redraw_level(
-    tree, level, by_one, rows, prior, room, precision, scale, each_count, rule, leaf, uniform
-):
-    """Redraw the nodes of a level whose subtrees are leaves or one split.
-
-    Where one feature is chosen first (``by_one``), that of a split is its own, and that of a leaf
-    follows the prior.
-    """
-    first, last = 2**level - 1, 2 ** (level + 1) - 1
-    internal = rule.shape[1]
-    slots_end = 2 * internal + 1
-    slot_of = np.full(slots_end, -1)
-    node_of = np.empty(last - first, np.int64)
-    low = np.zeros(last - first, np.int64)
-    high = np.full(last - first, len(rows.offset) - 1)
-    num_slots = 0
-    for v in range(first, last):
+    tree, level, width, rows, prior, room, residual, precision, scale, each_count, rule, leaf,
+    uniform,
+):  # fmt: skip
+    """Redraw the nodes of a level whose subtrees are leaves or one split, over blocks of groups."""
+    slot_of, node_of, low, high = room.node
+    slot_of[:] = -1
+    num_slots, num_groups = 0, len(rows.offset) - 1
+    for v in range(2**level - 1, 2 ** (level + 1) - 1):
         if not node_exists(rule, tree, v):
             continue
-        if rule[tree, v] >= 0:
-            left = 2 * v + 1
+        q, left = rule[tree, v], 2 * v + 1
+        if q >= 0:
             if node_splits(rule, tree, left) or node_splits(rule, tree, left + 1):
                 continue
             slot_of[left] = slot_of[left + 1] = num_slots
+        elif width > 0:
+            q = _chosen(prior.rule, len(prior.rule), 1.0, uniform[1 + 3 * num_slots])
         slot_of[v] = num_slots
         node_of[num_slots] = v
-        if by_one:
-            q = rule[tree, v]
-            if q < 0:
-                q = _chosen(prior.rule, len(prior.rule), 1.0, uniform[3 * num_slots])
-            group = rows.group[q] if q >= 0 else 0
-            low[num_slots], high[num_slots] = group, group + 1
+        group = rows.group[q] if q >= 0 else 0
+        low[num_slots], high[num_slots] = _block_of(group, width, uniform[0], num_groups)
         num_slots += 1
     if num_slots == 0:
         return
-    slot = room.slot
-    for i in range(len(slot)):
-        slot[i] = slot_of[leaf[tree, i]]
-    _count_rows(rows, room, precision, each_count, 0, num_slots, low, high)
-    for s in range(num_slots):
-        rule[tree, node_of[s]] = _redraw_node(
-            rows, prior, room, s, level, scale, each_count, low[s], high[s],
-            uniform[3 * s + 1 : 3 * s + 3],
-        )  # fmt: skip
-    own_leaf = leaf[tree]
+    _count_rows(rows, room, residual, precision, each_count, leaf, 0, num_slots)
     for s in range(num_slots):
         v = node_of[s]
-        left, q = 2 * v + 1, rule[tree, v]
-        # Rows whose leaf is the node or a child of it come back to the node, and go on by its rule.
-        if left < slots_end and slot_of[left] == s:
-            for i in range(len(own_leaf)):
-                u = own_leaf[i]
-                own_leaf[i] = v if (u == left) | (u == left + 1) else u
+        q = _redraw_node(
+            rows, prior, room, s, level, scale, each_count, low[s], high[s],
+            uniform[3 * s + 2 : 3 * s + 4],
+        )  # fmt: skip
+        if rule[tree, v] >= 0:  # rows of its children come back
+            left = 2 * v + 1
+            here, one, other = np.uint8(v), np.uint8(left), np.uint8(left + 1)
+            for i in range(len(leaf)):
+                leaf[i] = here if (leaf[i] == one) | (leaf[i] == other) else leaf[i]
+        rule[tree, v] = q
         if q >= 0:
-            follow_rule(v, q, rows, own_leaf)
+            follow_rule(v, q, rows, leaf)
+
+
+@inlined
+def _side_of(below, node):
+    """Tell whether a node is below the left child of another one, 0, the right one, 1, or none."""
+    child = below
+    while below > node:
+        child, below = below, (below - 1) // 2
+    return child - (2 * node + 1) if below == node and child > node else -1
 
 
 @vectorised
-def _find_leaves(tree, node, rows, rule, place):
-    """Write the leaf below a node that each row reaches if it comes to the node, uint8 [n].
-
-    One loop over all rows for each split: processors cannot predict the ways of single rows.
-    """
-    internal = rule.shape[1]
-    place[:] = node
-    low = high = node
-    while low < internal:
-        for v in range(low, high + 1):
-            q = rule[tree, v]
-            if q < 0 or not node_exists(rule, tree, v):
-                continue
-            follow_rule(v, q, rows, place)
-        low, high = 2 * low + 1, 2 * high + 2
-
-
-@vectorised
-def _number_leaves(tree, node, rule, slot_of, num_slots):
-    """Give numbers to the leaves below a node, from ``num_slots`` on; returns the next one."""
-    internal = rule.shape[1]
-    low = high = node
-    inside = np.zeros(2 * internal + 1, np.bool_)
-    inside[node] = True
-    while low <= 2 * internal:
-        for v in range(low, high + 1):
-            if v != node:
-                parent = (v - 1) // 2
-                inside[v] = inside[parent] and rule[tree, parent] >= 0
-            if inside[v] and not node_splits(rule, tree, v):
-                slot_of[v] = num_slots
-                num_slots += 1
-        low, high = 2 * low + 1, 2 * high + 2
-    return num_slots
-
-
-@vectorised
-def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, rule, leaf, uniform):
-    """Redraw the rule of a split with splits below it, which are held."""
-    internal = rule.shape[1]
+def _redraw_rule(
+    tree, node, width, rows, prior, room, residual, precision, scale, each_count, rule, leaf, begin,
+    uniform,
+):  # fmt: skip
+    """Redraw the rule of a split with splits below it, which are held, over a block of groups."""
     left = 2 * node + 1
     if not node_splits(rule, tree, left) and not node_splits(rule, tree, left + 1):
         return
     channels = 3 if each_count else 2
-    slot_of = np.full(2 * internal + 1, -1)
-    on_left = _number_leaves(tree, left, rule, slot_of, 0)
-    num_slots = _number_leaves(tree, left + 1, rule, slot_of, on_left)
-    inside = np.zeros(2 * internal + 1, np.bool_)
-    for v in range(len(inside)):
-        inside[v] = v == node or (v > 0 and inside[(v - 1) // 2])
-    num_groups = len(rows.offset) - 1
-    low, high = np.zeros(num_slots, np.int64), np.full(num_slots, num_groups)
-    place = room.place
+    slot_of, _, low, high = room.node
+    slot_of[:] = -1
+    on_left = num_slots = 0
     for side in range(2):
-        _find_leaves(tree, left + side, rows, rule, place[side])
-        for i in range(len(room.slot)):
-            room.slot[i] = slot_of[place[side, i]] if inside[leaf[tree, i]] else -1
-        first = 0 if side == 0 else on_left
-        end = on_left if side == 0 else num_slots
-        _count_rows(rows, room, precision, each_count, first, end, low, high)
+        for v in range(node, len(slot_of)):
+            if is_leaf(rule, tree, v) and _side_of(v, node) == side:
+                slot_of[v] = num_slots
+                num_slots += 1
+        on_left = num_slots if side == 0 else on_left
+    group, num_groups = rows.group[rule[tree, node]], len(rows.offset) - 1
+    low[:num_slots], high[:num_slots] = _block_of(group, width, begin, num_groups)
+    place = room.leaf[2]
+    for side in range(2):  # where all rows would go on that side
+        for i in range(len(leaf)):
+            place[i] = left + side if slot_of[leaf[i]] >= 0 else 0
+        find_leaves(tree, left + side, rows, rule, place)
+        first, end = (0, on_left) if side == 0 else (on_left, num_slots)
+        _count_rows(rows, room, residual, precision, each_count, place, first, end)
     own, fewest, counted = prior.precision, prior.min_leaf - 0.5, channels - 1
-    num_rules = len(rows.feature)
+    start = np.searchsorted(rows.group, low[0])
+    num_rules = np.searchsorted(rows.group, high[0]) - start
     gain, weight = room.gain, room.weight
     for q in range(num_rules):
         gain[q] = 0.0
@@ -468,9 +472,9 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
     total = np.empty(3)
     half = 0.5 * scale * scale
     for s in range(num_slots):
-        _sum_left(rows, room, s, channels, 0, num_groups)
-        _totals(rows, room, s, channels, 0, total)
-        sums = room.sums[s]
+        _sum_left(rows, room, s, channels, low[0], high[0])
+        _totals(rows, room, s, channels, low[0], total)
+        sums = room.sums[s, :, start : start + num_rules]
         is_left = s < on_left
         for q in range(num_rules):
             b = sums[0, q] if is_left else total[0] - sums[0, q]
@@ -486,7 +490,7 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
                 weight[q] *= own / u
     largest = -np.inf
     for q in range(num_rules):
-        weight[q] = np.sqrt(weight[q]) * prior.rule[q]
+        weight[q] = np.sqrt(weight[q]) * prior.rule[start + q]
         if weight[q] > 0:
             largest = max(largest, gain[q])
     for q in range(num_rules):
@@ -494,39 +498,60 @@ def _redraw_rule(tree, node, rows, prior, room, precision, scale, each_count, ru
             gain[q] = largest
             weight[q] = 0.0
     total_weight = _exponentials(room, num_rules, largest)
-    rule[tree, node] = _chosen(weight, num_rules, total_weight, uniform)
-    q = rule[tree, node]
-    j, last, missing = rows.feature[q], rows.last[q], rows.missing[q]
-    for i in range(len(room.slot)):
-        if room.slot[i] >= 0:
-            bin = rows.bins[j, i]
-            leaf[tree, i] = place[1 - ((bin <= last) | (bin == missing)), i]
+    rule[tree, node] = start + _chosen(weight, num_rules, total_weight, uniform)
+    for i in range(len(leaf)):
+        leaf[i] = node if slot_of[leaf[i]] >= 0 else leaf[i]
+    find_leaves(tree, node, rows, rule, leaf)
 
 
 @_reordered
-def sums_of_leaf(node, leaf, precision, residual):
-    """Sum precisions, and these times residuals, over the rows of a leaf."""
-    a = b = 0.0
-    for i in range(len(leaf)):
-        own = precision[i] if leaf[i] == node else 0.0
-        a += own
-        b += own * residual[i]
+def _add_leaf(node, leaf, precision, residual, each_count):
+    a, b, here = 0.0, 0.0, np.uint8(node)
+    if each_count:
+        for i in range(len(leaf)):
+            own = precision[i] if leaf[i] == here else 0.0
+            a += own
+            b += own * residual[i]
+    else:
+        for i in range(len(leaf)):
+            a += 1.0 if leaf[i] == here else 0.0
+            b += residual[i] if leaf[i] == here else 0.0
     return a, b
 
 
 @vectorised
-def redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal):
-    """Draw the values of a tree's leaves."""
-    for v in range(value.shape[1]):
-        value[tree, v] = 0.0
-        if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
-            a, b = sums_of_leaf(v, leaf[tree], precision, room.residual)
-            total = scale * a + prior.precision
-            value[tree, v] = scale * b / total + normal[v] / np.sqrt(total)
+def sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf):
+    """Sum precisions, and these times residuals, over the rows of each leaf, float64 [2, nodes]."""
+    sums = room.of_leaf
+    sums[:] = 0.0
+    for first in range(0, len(leaf), _CACHED_ROWS):
+        own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
+        for v in range(sums.shape[1]):
+            if is_leaf(rule, tree, v):
+                a, b = _add_leaf(v, leaf[own], precision[own], residual[own], each_count)
+                sums[0, v] += a
+                sums[1, v] += b
+    return sums
 
 
 @vectorised
-def move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, uniform):
+def redraw_values(
+    tree, prior, room, residual, precision, scale, each_count, rule, value, leaf, normal
+):  # fmt: skip
+    """Draw the values of a tree's leaves."""
+    a, b = sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf)
+    for v in range(value.shape[1]):
+        value[tree, v] = 0.0
+        if is_leaf(rule, tree, v):
+            total = scale * a[v] + prior.precision
+            value[tree, v] = scale * b[v] / total + normal[v] / np.sqrt(total)
+
+
+@vectorised
+def move(
+    tree, visit, rows, prior, room, residual, precision, scale, each_count, rule, leaf, moves,
+    uniform,
+):  # fmt: skip
     """Make the moves of a visit, from uniform numbers."""
     of_move = uniforms_of_move(rule.shape[1])
     for k in range(moves.shape[1]):
@@ -534,29 +559,29 @@ def move(tree, visit, rows, prior, room, precision, scale, each_count, rule, lea
         own = uniform[1 + k * of_move : 1 + (k + 1) * of_move]
         if kind >= 0:
             _redraw_level(
-                tree, kind % BY_ONE_FEATURE, kind >= BY_ONE_FEATURE, rows, prior, room, precision,
-                scale, each_count, rule, leaf, own,
+                tree, kind % GROUPS, kind // GROUPS, rows, prior, room, residual, precision, scale,
+                each_count, rule, leaf, own,
             )  # fmt: skip
             continue
-        level = -1 - kind
+        width, level = divmod(-1 - kind, GROUPS)
         first = 2**level - 1
         for node in range(first, 2 * first + 1):
             if node_splits(rule, tree, node):
                 _redraw_rule(
-                    tree, node, rows, prior, room, precision, scale, each_count, rule, leaf,
-                    own[node - first],
+                    tree, node, width, rows, prior, room, residual, precision, scale, each_count,
+                    rule, leaf, own[0], own[1 + node - first],
                 )  # fmt: skip
 
 
 @vectorised
 def sweep_noise(
-    rows, prior, room, each_count, ratio, rule, value, leaf, moves, uniform, generator
+    rows, prior, room, each_count, ratio, rule, value, moves, uniform, generator
 ):  # fmt: skip
     """Redraw all trees of a product of variances once, in place.
 
     Parameters
     ----------
-    rows, prior, room, each_count, rule, leaf, moves, uniform
+    rows, prior, room, each_count, rule, moves, uniform
         As in `sweep`; ``prior`` with the numbers of variances.
     ratio
         float64 [n]; squared errors over the product of all trees; changed.
@@ -565,29 +590,31 @@ def sweep_noise(
     generator
         numpy.random.Generator.
     """
-    residual = room.residual
-    num_trees, num_rows = leaf.shape
-    for tree in range(num_trees):
-        for i in range(num_rows):
-            residual[i] = ratio[i] * value[tree, leaf[tree, i]]
-        visit = int(uniform[tree, 0] * len(moves))
-        own = uniform[tree]
-        move(tree, visit, rows, prior, room, rows.weights, 1.0, each_count, rule, leaf, moves, own)
-        for v in range(value.shape[1]):
-            value[tree, v] = 1.0
-            if node_exists(rule, tree, v) and not node_splits(rule, tree, v):
-                count, squares = sums_of_leaf(v, leaf[tree], rows.weights, residual)
-                chi = generator.chisquare(prior.degrees + count)
-                value[tree, v] = (prior.rate + squares) / chi
-        for i in range(num_rows):
-            ratio[i] = residual[i] / value[tree, leaf[tree, i]]
+    weights, leaf = rows.weights, room.leaf[0]
+    for tree in range(len(rule)):
+        own, own_value = uniform[tree], value[tree]
+        leaf[:] = 0
+        find_leaves(tree, 0, rows, rule, leaf)
+        for i in range(len(ratio)):
+            ratio[i] *= own_value[leaf[i]]
+        visit = int(own[0] * len(moves))
+        move(
+            tree, visit, rows, prior, room, ratio, weights, 1.0, each_count, rule, leaf, moves, own
+        )  # fmt: skip
+        count, squares = sums_of_leaves(tree, room, weights, ratio, each_count, rule, leaf)
+        for v in range(len(own_value)):
+            own_value[v] = 1.0
+            if is_leaf(rule, tree, v):
+                chi = generator.chisquare(prior.degrees + count[v])
+                own_value[v] = (prior.rate + squares[v]) / chi
+        for i in range(len(ratio)):
+            ratio[i] /= own_value[leaf[i]]
 
 
 @vectorised
 def sweep(
-    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, uniform,
-    normal,
-):  # fmt: skip
+    rows, prior, room, precision, scale, each_count, left, rule, value, moves, uniform, normal
+):
     """Redraw all trees once, one after the other; arrays are changed in place.
 
     Parameters
@@ -604,25 +631,33 @@ def sweep(
         int32 [m, 2^levels - 1]; rule of each node, -1 where it is no split.
     value
         float64 [m, 2^(levels + 1) - 1]; values of leaves, 0 elsewhere.
-    leaf
-        uint8 [m, n]; the leaf of each row in each tree.
     moves
-        int64 [visits, k]; what one visit of a tree does, drawn anew for each: l redraws the nodes
-        of level l among all rules, `BY_ONE_FEATURE` + l those among the rules of one feature, and
-        -1 - l the rules of the splits of level l with splits below.
+        int64 [visits, k]; what one visit of a tree does, drawn anew for each. GROUPS * w + l
+        redraws the nodes of level l over blocks of w groups, and -1 - (GROUPS * w + l) the rules of
+        the splits of level l with splits below; w = 0 is for all groups at once.
     uniform, normal
         float64 [m, `uniforms_of_visit`] and [m, 2^(levels + 1) - 1]; random numbers from 0 to 1,
         and standard normal ones.
     """
-    residual = room.residual
-    num_trees, num_rows = leaf.shape
-    for tree in range(num_trees):
-        own_leaf, own_value = leaf[tree], value[tree]
-        for i in range(num_rows):
-            residual[i] = left[i] + own_value[own_leaf[i]]
+    num_trees, nothing = len(rule), np.zeros(value.shape[1])
+    before = nothing
+    room.leaf[:] = 0
+    for tree in range(num_trees + 1):
+        own, leaf, leaf_before = nothing, room.leaf[tree % 2], room.leaf[1 - tree % 2]
+        if tree < num_trees:
+            own = value[tree]
+            leaf[:] = 0
+            find_leaves(tree, 0, rows, rule, leaf)
+        for i in range(len(left)):
+            left[i] = left[i] - before[leaf_before[i]] + own[leaf[i]]
+        if tree == num_trees:
+            return
         visit = int(uniform[tree, 0] * len(moves))
-        own = uniform[tree]
-        move(tree, visit, rows, prior, room, precision, scale, each_count, rule, leaf, moves, own)
-        redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal[tree])
-        for i in range(num_rows):
-            left[i] = residual[i] - own_value[own_leaf[i]]
+        move(
+            tree, visit, rows, prior, room, left, precision, scale, each_count, rule, leaf, moves,
+            uniform[tree],
+        )  # fmt: skip
+        redraw_values(
+            tree, prior, room, left, precision, scale, each_count, rule, value, leaf, normal[tree]
+        )  # fmt: skip
+        before = own

@@ -23,11 +23,17 @@ joint prior of structures and values is restricted, so that splits with many ord
 
 import math
 
-from bdtppl.inference.additive.complete_trees import bounds_of, has_order, is_leaf, vectorised
+from bdtppl.inference.additive.complete_trees import (
+    bounds_of,
+    find_leaves,
+    has_order,
+    is_leaf,
+    vectorised,
+)
 from bdtppl.inference.additive.kernels import (
     move,
     redraw_values,
-    sums_of_leaf,
+    sums_of_leaves,
     uniforms_of_move,
 )
 
@@ -43,28 +49,29 @@ def slice_within(before, mean, deviation, low, high, generator):
 
 @vectorised
 def _redraw_within(
-    tree, rows, prior, room, precision, scale, rule, value, leaf, direction, generator
-):
+    tree, rows, prior, room, residual, precision, scale, each_count, rule, value, leaf, direction,
+    generator,
+):  # fmt: skip
     """Redraw the values of a tree's leaves one after the other, each within its bounds."""
+    a, b = sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf)
     for v in range(value.shape[1]):
         if is_leaf(rule, tree, v):
             low, high = bounds_of(tree, v, rows, rule, value, direction)
-            a, b = sums_of_leaf(v, leaf[tree], precision, room.residual)
-            total = scale * a + prior.precision
-            mean, deviation = scale * b / total, 1 / math.sqrt(total)
+            total = scale * a[v] + prior.precision
+            mean, deviation = scale * b[v] / total, 1 / math.sqrt(total)
             value[tree, v] = slice_within(value[tree, v], mean, deviation, low, high, generator)
 
 
 @vectorised
 def sweep_monotone(
-    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, uniform,
-    direction, generator,
+    rows, prior, room, precision, scale, each_count, left, rule, value, moves, uniform, direction,
+    generator,
 ):  # fmt: skip
     """Redraw all trees of a sum once, in place, each of which is and stays monotone.
 
     Parameters
     ----------
-    rows, prior, room, precision, scale, each_count, left, rule, value, leaf, moves, uniform
+    rows, prior, room, precision, scale, each_count, left, rule, value, moves, uniform
         As in `bdtppl.inference.additive.kernels.sweep`.
     direction
         int64 [d]; 1 where values must not fall along the feature, -1 where not rise, else 0.
@@ -76,27 +83,33 @@ def sweep_monotone(
     int
         Number of proposals that were accepted.
     """
-    residual, of_move, accepted = room.residual, uniforms_of_move(rule.shape[1]), 0
-    for tree in range(len(leaf)):
-        own_rule, own_value, own_leaf = rule[tree], value[tree], leaf[tree]
+    of_move, accepted = uniforms_of_move(rule.shape[1]), 0
+    leaf = room.leaf[0]
+    for tree in range(len(rule)):
+        own_rule, own_value = rule[tree], value[tree]
+        leaf[:] = 0
+        find_leaves(tree, 0, rows, rule, leaf)
         for i in range(len(left)):
-            residual[i] = left[i] + own_value[own_leaf[i]]
+            left[i] += own_value[leaf[i]]
         visit = int(uniform[tree, 0] * len(moves))
         for k in range(moves.shape[1]):
-            old_rule, old_value, old_leaf = own_rule.copy(), own_value.copy(), own_leaf.copy()
+            old_rule, old_value, old_leaf = own_rule.copy(), own_value.copy(), leaf.copy()
             move(
-                tree, 0, rows, prior, room, precision, scale, each_count, rule, leaf,
+                tree, 0, rows, prior, room, left, precision, scale, each_count, rule, leaf,
                 moves[visit : visit + 1, k : k + 1], uniform[tree, k * of_move :],
             )  # fmt: skip
             normal = generator.standard_normal(len(own_value))
-            redraw_values(tree, prior, room, precision, scale, rule, value, leaf, normal)
+            redraw_values(
+                tree, prior, room, left, precision, scale, each_count, rule, value, leaf, normal
+            )
             if has_order(tree, rows, rule, value, direction):
                 accepted += 1
                 continue
-            own_rule[:], own_value[:], own_leaf[:] = old_rule, old_value, old_leaf
+            own_rule[:], own_value[:], leaf[:] = old_rule, old_value, old_leaf
             _redraw_within(
-                tree, rows, prior, room, precision, scale, rule, value, leaf, direction, generator
-            )
+                tree, rows, prior, room, left, precision, scale, each_count, rule, value, leaf,
+                direction, generator,
+            )  # fmt: skip
         for i in range(len(left)):
-            left[i] = residual[i] - own_value[own_leaf[i]]
+            left[i] -= own_value[leaf[i]]
     return accepted

@@ -13,7 +13,7 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference
 
 _SWEEPS_AT_ONCE = 10
-_SWEEPS_OF_A_WORKER = 100  # to which the state travels, with the leaf of each row in each tree
+_SWEEPS_OF_A_WORKER = 100  # to which the state travels
 _GROWING_SWEEPS = 10
 
 

@@ -25,8 +25,8 @@ class RowTables(NamedTuple):
     bins
         uint8 [d, n]; the code of each value, or the last bin of the feature where it is missing.
         One feature after the other, for rules are followed by all rows at once.
-    position
-        uint32 [n, g]; bins of groups among all V; one row after the other, for rows are counted so.
+    group_bins
+        uint8 [g, n]; bins of groups, each of at most 256.
     offset
         int64 [g + 1]; first of the group's bins among all V.
     weights
@@ -46,7 +46,7 @@ class RowTables(NamedTuple):
     """
 
     bins: np.ndarray
-    position: np.ndarray
+    group_bins: np.ndarray
     offset: np.ndarray
     weights: np.ndarray
     feature: np.ndarray
@@ -128,31 +128,34 @@ def row_tables(design: Design) -> RowTables:
     missing = np.where(to_left, cuts[of_run] + 1, -1)
     first = np.cumsum(length) - length
     feature, last = np.repeat(of_run, length), np.arange(length.sum()) - np.repeat(first, length)
-    bins = _bins_of(design)
+    bins = np.ascontiguousarray(_bins_of(design).T)
     group, is_set = np.empty((2, design.num_features), np.int64)
     positions, sizes, set_rules, sides = [], [], [np.array([-1])], [np.zeros((1, 1))]
     for column in np.split(np.arange(design.num_features), design.first_of_column[1:]):
-        is_set[column] = len(column) > 1 and cuts[column].max() == 1
-        for own in [column] if is_set[column[0]] else column[:, None]:
-            of_row = bins[:, own[0]]
-            size = cuts[own[0]] + 1 + design.has_missing[own[0]]
-            if len(own) > 1:
-                patterns, of_row = np.unique(bins[:, own], axis=0, return_inverse=True)
-                rule, size = np.flatnonzero(np.isin(feature, own)), len(patterns)
-                bin = patterns.T[feature[rule] - own[0]].astype(np.int64)
-                left = bin == np.repeat(missing, length)[rule, None]
-                set_rules.append(rule)
-                sides.append(left | (bin <= last[rule, None]))
-            group[own] = len(sizes)
+        is_set[column] = False
+        if len(column) > 1 and cuts[column].max() == 1:
+            patterns, of_row = np.unique(bins[column], axis=1, return_inverse=True)
+            is_set[column] = patterns.shape[1] <= MOST_BINS
+        if is_set[column[0]]:
+            rule = np.flatnonzero(np.isin(feature, column))
+            bin = patterns[feature[rule] - column[0]].astype(np.int64)
+            left = bin == np.repeat(missing, length)[rule, None]
+            set_rules.append(rule)
+            sides.append(left | (bin <= last[rule, None]))
+            group[column] = len(sizes)
             positions.append(of_row.ravel())
-            sizes.append(size)
+            sizes.append(patterns.shape[1])
+            continue
+        group[column] = len(sizes) + np.arange(len(column))
+        positions.extend(bins[column])
+        sizes.extend(cuts[column] + 1 + design.has_missing[column])
     offset = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     most = max(side.shape[1] for side in sides)
     in_run = is_set[of_run] == 0
     start = offset[group[of_run]]
     return RowTables(
-        bins=np.ascontiguousarray(bins.T),
-        position=np.ascontiguousarray(np.transpose(positions) + offset[:-1], np.uint32),
+        bins=bins,
+        group_bins=np.array(positions, np.uint8) if is_set.any() else bins,
         offset=offset,
         weights=design.weights.astype(np.float64),
         feature=feature,

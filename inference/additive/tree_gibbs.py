@@ -29,7 +29,6 @@ from bdtppl.inference.additive.any_likelihood import (
     redraw_each,
 )
 from bdtppl.inference.additive.in_jax import SumState, TreeSweep
-from bdtppl.inference.additive.kernel import default_moves
 from bdtppl.inference.additive.tree_sum import SumProblem, TreeSum
 
 _HELD, _LEVELS = "_bdtppl_held_sums", "_bdtppl_levels"
@@ -120,13 +119,6 @@ def _with_held(model: Any, *args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
 
 
-class SumTrees(NamedTuple):
-    """Trees of a sum, as `bdtppl.inference.additive.in_jax.SumState` has them."""
-
-    rule: jax.Array
-    value: jax.Array
-
-
 class TreeGibbsState(NamedTuple):
     """State of a chain.
 
@@ -137,9 +129,8 @@ class TreeGibbsState(NamedTuple):
         has them (unconstrained).
     inner
         State of the inner kernel.
-    trees, leaf, feature_weight
-        For each sum its trees, the leaf of each row in each tree, uint8 [m, n], and the weights of
-        features [d].
+    trees, feature_weight
+        For each sum its trees, and the weights of features [d].
     expands_twice
         For each sum, whether proposals expand the log density twice; found out in warm-up.
     tree_acceptance
@@ -152,8 +143,7 @@ class TreeGibbsState(NamedTuple):
 
     z: dict[str, jax.Array]
     inner: Any
-    trees: dict[str, SumTrees]
-    leaf: dict[str, jax.Array]
+    trees: dict[str, SumState]
     feature_weight: dict[str, jax.Array]
     expands_twice: dict[str, jax.Array]
     tree_acceptance: jax.Array
@@ -307,8 +297,7 @@ class TreeGibbs(MCMCKernel):
         self._latent = tuple(values)
         for name, problem in self._problems.items():
             problem.require_rules()
-            moves = np.array(default_moves(problem.prior.max_depth))
-            self._sweeps[name] = TreeSweep(problem.prior, problem.design, moves)
+            self._sweeps[name] = TreeSweep(problem.prior, problem.design)
         self._is_normal |= dict.fromkeys(self._problems, True)
         for number in range(_PROBED):
             values = traced(number)
@@ -346,12 +335,11 @@ class TreeGibbs(MCMCKernel):
         self, rng_key: jax.Array, num_warmup: int, init_params: Any, args: tuple, kwargs: dict
     ) -> TreeGibbsState:
         rng_key, inner_key = jax.random.split(rng_key)
-        starts = {name: sweep.start(self._level[name]) for name, sweep in self._sweeps.items()}
+        trees = {name: sweep.start(self._level[name]) for name, sweep in self._sweeps.items()}
         sums = {
             name: jnp.full(sweep.design.num_rows, self._level[name])
             for name, sweep in self._sweeps.items()
         }
-        trees = {name: SumTrees(start.rule, start.value) for name, start in starts.items()}
         inner = self._inner.init(
             inner_key, num_warmup, init_params, args, self._held(kwargs, sums, trees)
         )
@@ -363,15 +351,14 @@ class TreeGibbs(MCMCKernel):
             z={**self._others(getattr(inner, self._inner.sample_field)), **sums},
             inner=inner,
             trees=trees,
-            leaf={name: start.leaf for name, start in starts.items()},
             feature_weight=weights,
-            expands_twice={name: jnp.zeros((), bool) for name in starts},
-            tree_acceptance=jnp.ones(len(starts)),
+            expands_twice={name: jnp.zeros((), bool) for name in trees},
+            tree_acceptance=jnp.ones(len(trees)),
             i=jnp.zeros((), jnp.int32),
             rng_key=rng_key,
         )
 
-    def _held(self, kwargs: dict, sums: Mapping, trees: Mapping[str, SumTrees]) -> dict:
+    def _held(self, kwargs: dict, sums: Mapping, trees: Mapping[str, SumState]) -> dict:
         """Make the arguments of the inner kernel's model, in which trees are held."""
         levels = {}
         for name, (rule, value) in trees.items():
@@ -399,24 +386,25 @@ class TreeGibbs(MCMCKernel):
         values = self._others(
             self._inner.get_constrain_fn(args, self._held(kwargs, sums, state.trees))(inner_z)
         )
-        trees, leaf, weights = dict(state.trees), dict(state.leaf), dict(state.feature_weight)
+        trees, weights = dict(state.trees), dict(state.feature_weight)
         twice, shares = dict(state.expands_twice), []
         for (name, sweep), key, weight_key in zip(
             self._sweeps.items(), keys[::2], keys[1::2], strict=True
         ):
             terms = self._terms(name, sums, values, args, kwargs)
-            given = sums[name], SumState(*trees[name], leaf[name]), weights[name], key
+            given = sums[name], trees[name], weights[name], key
             accepted = jnp.ones(())
             if self._is_normal[name]:
-                new, sums[name] = redraw_all(sweep, terms, *given)
+                trees[name], sums[name] = redraw_all(sweep, terms, *given)
             else:
                 # The power of the likelihood rises in warm-up.
                 done = jnp.minimum((state.i + 1) / (self._num_tempered + 1), 1.0)
                 power = self._first_power[name] ** (1 - done)
-                new, sums[name], accepted = redraw_each(sweep, terms, *given, power, twice[name])
+                trees[name], sums[name], accepted = redraw_each(
+                    sweep, terms, *given, power, twice[name]
+                )
                 twice[name] |= (accepted < _SHOULD_ACCEPT) & (state.i < self._num_warmup)
-            trees[name], leaf[name] = SumTrees(new.rule, new.value), new.leaf
-            weights[name] = sweep.draw_feature_weight(weight_key, new.rule, weights[name])
+            weights[name] = sweep.draw_feature_weight(weight_key, trees[name].rule, weights[name])
             shares.append(accepted)
         held = self._held(kwargs, sums, trees)
         # Levels start at 0: what they were is in the leaf values.
@@ -433,12 +421,11 @@ class TreeGibbs(MCMCKernel):
             below = jnp.repeat(rule >= 0, 2, axis=1)
             is_leaf = jnp.concatenate([jnp.ones((len(rule), 1), bool), below], axis=1)
             is_leaf &= jnp.pad(rule < 0, ((0, 0), (0, rule.shape[1] + 1)), constant_values=True)
-            trees[name] = SumTrees(rule, value + jnp.where(is_leaf, level / len(rule), 0.0))
+            trees[name] = SumState(rule, value + jnp.where(is_leaf, level / len(rule), 0.0))
         return TreeGibbsState(
             z={**self._others(inner_z), **sums},
             inner=inner,
             trees=trees,
-            leaf=leaf,
             feature_weight=weights,
             expands_twice=twice,
             tree_acceptance=jnp.stack(shares),
