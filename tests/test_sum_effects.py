@@ -43,8 +43,14 @@ def _independent(effects):
     rows = np.empty((len(chosen), len(effects.column)))
     for own, part in enumerate(parts):
         rows[:, effects.column == own] = part[chosen[:, own]]
-    f = effects.posterior.sums(rows)[:, :, effects.which].reshape(-1, *[len(law)] * 3)
-    return law, f
+    return law, _centred(effects, rows).reshape(-1, *[len(law)] * 3)
+
+
+def _centred(effects, rows):
+    """The sum at rows, less the mean of several, float64 [s, m]."""
+    sums = effects.posterior.sums(rows)
+    mean = sums.mean(axis=2) if sums.shape[2] > 1 else 0.0
+    return (sums[:, :, effects.which] - mean).reshape(-1, len(rows))
 
 
 def test_effects_and_their_variances_are_those_of_all_rows(effects):
@@ -77,8 +83,7 @@ def test_shapley_values_are_those_of_all_orders(effects):
         for own in (None, *order):
             if own is not None:
                 known[:, :, effects.column == own] = rows[:, None, effects.column == own]
-            f = effects.posterior.sums(known.reshape(-1, rows.shape[1]))[:, :, effects.which]
-            f = f.reshape(-1, 5, 7).mean(axis=2)
+            f = _centred(effects, known.reshape(-1, rows.shape[1])).reshape(-1, 5, 7).mean(axis=2)
             if own is not None:
                 wanted = wanted + np.eye(3)[own] * (f - before)[..., None] / 6
             before = f

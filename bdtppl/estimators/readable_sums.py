@@ -60,7 +60,8 @@ class ReadableSums:
         every draw where columns are independent and distributed as in the training rows, of up to
         1,000: where columns go together, effects also tell of rows that do not occur. They are on
         the scale of the sum: of two classes log odds (or probits), of numbers ``target_scale_``.
-        More classes have a sum each, of which labels tell only the differences.
+        More classes have a sum each; effects are on that of one less the mean of all, a centred
+        log probability, for only differences between the sums matter.
 
         Parameters
         ----------

@@ -36,9 +36,9 @@ def shap_values(
     "tree_path_dependent" values).
 
     Of sums of trees it is the posterior mean of the sum: of two classes log odds (or probits), of
-    numbers on the scale ``target_scale_``; of more classes, of whose sums labels tell only the
-    differences, the sum of one. A column that is not known has the values of background
-    rows (the "interventional" values), and there is an interval over the draws.
+    numbers on the scale ``target_scale_``; of more classes the sum of one less the mean of all. A
+    column that is not known has the values of background rows (the "interventional" values), and
+    there is an interval over the draws.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def _explained_sums(model: Any, X: Any, background: Any, label: Any, level: floa
 
     bytes_a_row = 32 * model.posterior_.variance.size * len(rows.names)
     values, low, high = np.moveaxis(by_rows(summed, len(matrix), bytes_a_row), 1, 0)
-    base = model.posterior_.sums(others)[:, :, effects.which].mean()
+    base = effects.at(others).mean()
     return shap.Explanation(
         values,
         base_values=np.full(len(matrix), base),

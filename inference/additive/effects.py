@@ -6,6 +6,8 @@ reference rows (Hooker 2007, Generalized functional ANOVA diagnostics, with a pr
 variance of f is the sum of those of the effects then (Sobol indices are shares of it). A column is
 one feature, or all those that a category of the table became. The mean of a box over some columns
 is the product of their probabilities, so a term stays a term when columns are averaged out.
+
+Of several sums f is one of them less the mean of all: a softmax tells only their differences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ _MOST_PAIRS = 50  # whose effects are compared
 
 @dataclass(frozen=True, eq=False)
 class SumEffects:
-    """Effects of columns on one sum of each draw s of a posterior.
+    """Effects of columns on f, one sum of each draw s of a posterior, less the mean of several.
 
     Attributes
     ----------
@@ -47,7 +49,18 @@ class SumEffects:
     _terms: BoxTerms = field(init=False, repr=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "_terms", self.posterior.terms_of(self.which))
+        object.__setattr__(self, "_terms", self.posterior.terms.added(self._share))
+
+    @property
+    def _share(self) -> np.ndarray:
+        """Factors of the sums in f, float64 [sums]."""
+        number = self.posterior.prior.num_sums
+        return np.eye(number)[self.which] - (1 / number if number > 1 else 0)
+
+    def at(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute f at rows [m, d], float64 [s, m]."""
+        f = np.einsum("cdkm,k->cdm", self.posterior.sums(matrix), self._share)
+        return f.reshape(-1, len(matrix))
 
     @cached_property
     def _bins(self) -> np.ndarray:
@@ -199,7 +212,7 @@ class SumEffects:
         for pair in self.strongest_pairs(_MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
-        target = self.posterior.sums(self.matrix)[:, :, self.which].mean(axis=(0, 1))
+        target = self.at(self.matrix).mean(axis=0)
         root = np.sqrt(self._law)
         target = root * (target - self._law @ target)
         scaled = {key: root * (each - self._law @ each) for key, each in effects.items()}
@@ -244,21 +257,24 @@ class SumEffects:
 
     @cached_property
     def _linear_column(self) -> np.ndarray:
-        """Column of each coefficient of the linear terms, and of the offset, int [p]."""
+        """Column of each coefficient of the linear terms, and of the offset, int [p]; -1 of none."""
         features, posterior = [], self.posterior
         if posterior.linear is not None:
             columns = posterior.linear_columns
             features = [*columns.feature, *[columns.group] * len(columns.levels)]
+            features += [columns.group] * len(list(columns.blocks))  # of new groups
         if posterior.prior.offset_feature is not None:
             features.append(posterior.prior.offset_feature)
-        return self.column[np.array(features, int)]
+        return np.append(self.column, -1)[np.array(features, int)]
 
     @cached_property
     def _coefficients(self) -> np.ndarray:
         """The same coefficients in each draw, float64 [s, p]."""
         found = np.ones((len(self._terms.constant), len(self._linear_column)))
         if self.posterior.linear is not None:
-            linear = self.posterior.linear[:, :, self.which].reshape(len(found), -1)
+            every = [self.posterior.linear, self.posterior.new_effects]
+            drawn = np.einsum("cdkp,k->cdp", np.concatenate(every, axis=-1), self._share)
+            linear = drawn.reshape(len(found), -1)
             found[:, : linear.shape[1]] = linear
         return found
 
@@ -267,7 +283,8 @@ class SumEffects:
         posterior = self.posterior
         parts: list[Any] = [np.zeros((len(matrix), 0))]
         if posterior.linear is not None:
-            parts.append(posterior.linear_columns(matrix))
+            columns = posterior.linear_columns
+            parts += [columns(matrix), columns.of_new_groups(matrix)]
         if (feature := posterior.prior.offset_feature) is not None:
             parts.append(posterior.prior.offset_factor * matrix[:, [feature]])
         return np.hstack(parts)
