@@ -8,10 +8,16 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.parameters import require_level
 from bdtppl.inference.additive.effects import SumEffects
 from bdtppl.models.arguments import require_integer
+from bdtppl.models.data.tables import is_missing
 
 _LINE_POINTS = 60
 _PAIR_POINTS = 30  # along each of two columns
 _ROWS_READ = 1000  # that tell how columns are distributed
+
+
+def rows_read(number: int) -> np.ndarray:
+    """Choose the training rows that tell how columns are distributed, int [at most 1,000]."""
+    return np.unique(np.linspace(0, number - 1, _ROWS_READ).astype(int))
 
 
 class Effect(NamedTuple):
@@ -23,7 +29,7 @@ class Effect(NamedTuple):
         Names of the one or two columns.
     values
         Values of each, [m] and [k]: of numbers a grid over the training rows, of a category its
-        levels.
+        levels. Where training rows have gaps, the last one is missing: NaN, or None of a category.
     mean, low, high
         float64 [m] or [m, k]; posterior mean of the effect there, and its central interval.
     share, share_low, share_high
@@ -160,7 +166,7 @@ class ReadableSums:
         elif label is not None:
             raise ValueError(f"label names one of several sums, and there is one; got {label!r}.")
         matrix, weights = self._training_rows()
-        some = np.unique(np.linspace(0, len(matrix) - 1, _ROWS_READ).astype(int))
+        some = rows_read(len(matrix))
         column = np.array([source[0] for source in self.schema_.sources])
         return SumEffects(self.posterior_, which, column, matrix[some], weights[some])
 
@@ -175,6 +181,15 @@ class ReadableSums:
             else Places.along(self, rows, own, num_points, of_draws=True).values
             for own, column in enumerate(rows.columns)
         ]
+        for own, column in enumerate(rows.columns):
+            if any(map(is_missing, column)):
+                values[own] = np.append(
+                    values[own], [None if rows.names[own] in rows.levels else np.nan]
+                )
+        return values, self._rows_of(rows.names, values)
+
+    def _rows_of(self, names: Any, values: list[Any]) -> np.ndarray:
+        """Make rows [m, d] whose first ones have the values of each column."""
         most = max(map(len, values))
         columns = [each[np.minimum(np.arange(most), len(each) - 1)] for each in values]
-        return values, self._matrix(dict(zip(rows.names, columns, strict=True)))
+        return self._matrix(dict(zip(names, columns, strict=True)))

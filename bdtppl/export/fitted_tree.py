@@ -97,11 +97,8 @@ def take_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTr
     tree, statistics = model._ranked(rank)
     require_axis_splits(model, tree)
     classes = _classes(model)
-    if probability_of is not None and plain(probability_of) not in (classes or ()):
-        known = "it is a regressor" if classes is None else f"its classes are {classes}"
-        raise ValueError(
-            f"probability_of must be a class of the model; got {probability_of!r}, but {known}."
-        )
+    if probability_of is not None:
+        class_place(classes, probability_of)
     with jax.enable_x64(True):
         value = np.asarray(model.leaf_.posterior_mean(statistics))
     probability = float(model.k_best(rank + 1).probability[rank])
@@ -118,8 +115,9 @@ def require_hard_trees(model: Any) -> None:
         )
     if getattr(model, "trees_are", "hard") == "sums":
         raise TypeError(
-            f"{type(model).__name__} has sums of many trees, which have no rules to write. Fit an "
-            f"estimator of single trees, such as ExactTreeClassifier or MetropolisTreeRegressor."
+            f"{type(model).__name__} has sums of many trees, which have no rules to write: to_sql, "
+            f"to_json and to_html write their effects. Or fit an estimator of single trees, such "
+            f"as ExactTreeClassifier or MetropolisTreeRegressor."
         )
     if isinstance(model, type) or not isinstance(model, TreeEstimator):
         raise TypeError(f"A fitted estimator of hard trees is needed; got {describe_kind(model)}.")
@@ -133,6 +131,16 @@ def require_axis_splits(model: Any, trees: Tree) -> None:
             "The tree splits by a hyperplane, a cut of several columns at once, which only "
             "`rules` writes: fit with hyperplanes=0."
         )
+
+
+def class_place(classes: list | None, probability_of: Any) -> int:
+    """Find a class among others; ValueError where there is none of that name."""
+    if plain(probability_of) in (classes or ()):
+        return classes.index(plain(probability_of))
+    known = "it is a regressor" if classes is None else f"its classes are {classes}"
+    raise ValueError(
+        f"probability_of must be a class of the model; got {probability_of!r}, but {known}."
+    )
 
 
 def plain(label: Any) -> Any:

@@ -22,7 +22,8 @@ from bdtppl.inference.additive.complete_trees import inlined, vectorised
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.terms import BoxTerms, Evaluation, bins_of
 
-_MOST_PAIRS = 50  # whose effects are compared
+MOST_PAIRS = 50
+"""Pairs of columns whose effects are compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,15 @@ class SumEffects:
         return found
 
     @property
+    def mean(self) -> np.ndarray:
+        """Mean of f, float64 [s]."""
+        terms, number = self._terms, len(self._terms.constant)
+        value = terms.value * self._probability.prod(axis=1)
+        trees = terms.constant + np.bincount(terms.which, value, number)
+        linear = self._coefficients @ (self._law @ self._linear_columns(self.matrix))
+        return trees + linear + self._share @ self.posterior.prior.offsets
+
+    @property
     def variance(self) -> np.ndarray:
         """Variance of f, float64 [s]: that of main effects, and of all others together."""
         terms, column, probability = self._terms, self._column_of, self._probability
@@ -188,7 +198,7 @@ class SumEffects:
             pair = np.sort(column[has][:, [a, b]], axis=1) @ [size, 1]
             score = np.abs(terms.value[has]) * spread[has, a] * spread[has, b]
             scores += np.bincount(pair, score, size * size)
-        likely = np.argsort(-scores, kind="stable")[:_MOST_PAIRS]
+        likely = np.argsort(-scores, kind="stable")[:MOST_PAIRS]
         pairs = [divmod(int(pair), size) for pair in likely if scores[pair] > 0]
         none = self.matrix[:0]
         variance = [self.pair(pair, none, none, of_mean=True)[1][0] for pair in pairs]
@@ -209,7 +219,7 @@ class SumEffects:
         effects: dict[tuple[int, ...], np.ndarray] = {
             (own,): each.mean(axis=0) for own, each in self.mains(self.matrix)
         }
-        for pair in self.strongest_pairs(_MOST_PAIRS):
+        for pair in self.strongest_pairs(MOST_PAIRS):
             given = self._given(pair, of_mean=True)
             effects[pair] = given(self._bins)[0]
         target = self.at(self.matrix).mean(axis=0)
@@ -250,6 +260,28 @@ class SumEffects:
             found[..., own] += self._linear(own, columns)
         return found
 
+    def cuts(self, feature: int) -> np.ndarray:
+        """Find the cuts of a feature that splits use, float64 in ascending order."""
+        terms, design = self._terms, self.posterior.design
+        own = terms.feature == feature
+        last = np.union1d(terms.high[own], terms.low[own].astype(int) - 1)
+        last = last[(last > 0) & (last < design.num_codes[feature])]
+        return design.cut_threshold[design.offset[feature] + last]
+
+    def slope(self, feature: int) -> tuple[float, float, float]:
+        """Find the slope of the mean of the draws in a feature, and from where to where it holds.
+
+        There it is added to the trees; beyond, the linear term is constant.
+        """
+        prior = self.posterior.prior
+        if feature == prior.offset_feature:
+            return float(prior.offset_factor), -np.inf, np.inf
+        columns = self.posterior.linear_columns if self.posterior.linear is not None else None
+        if columns is None or feature not in columns.feature:
+            return 0.0, -np.inf, np.inf
+        mean = self._coefficients[:, np.flatnonzero(columns.feature == feature)].mean(axis=0).sum()
+        return float(mean / columns.deviation[feature]), *columns.ends(feature)
+
     @cached_property
     def used(self) -> list[int]:
         """Columns with an effect."""
@@ -257,7 +289,7 @@ class SumEffects:
 
     @cached_property
     def _linear_column(self) -> np.ndarray:
-        """Column of each coefficient of the linear terms, and of the offset, int [p]; -1 of none."""
+        """Column of each coefficient of the linear terms, and offset, int [p]; -1 of none."""
         features, posterior = [], self.posterior
         if posterior.linear is not None:
             columns = posterior.linear_columns
