@@ -5,8 +5,7 @@ tell apart, so they are exact. Effects of three columns or more are left out, an
 """
 
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -45,16 +44,15 @@ def sum_tables(model: Any, rank: int, tolerance: float) -> dict[str, Any]:
     classes = None if model.class_labels is None else [plain(x) for x in model.class_labels]
     labels = classes if model.prior_.num_sums > 1 else [None]
     each, rows = [model._sum_effects(label) for label in labels], Rows.of(model)
-    sides = [_Side.of(model, each[0], rows, own) for own in each[0].used]
-    typical = rows.typical()
-    states: list[Any] = [np.array([typical[name]]) for name in rows.names]
+    sides = [_side(model, each[0], rows, own) for own in each[0].used]
+    states: list[Any] = [np.array([value]) for value in rows.typical().values()]
     for side in sides:
         states[side.own] = side.states
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)  # unknown and missing values are meant
         matrix = model._rows_of(rows.names, states)
     some = rows.take(rows_read(len(rows)))
-    places = {side.own: side.places(some.columns[side.own]) for side in sides}
+    places = {side.own: _places(side.document, some.columns[side.own]) for side in sides}
     sums = [_tables(effects, sides, matrix, places, tolerance) for effects in each]
     scale = model.posterior_.scale
     link = scale.kind if classes is None else model.prior_.link
@@ -66,7 +64,7 @@ def sum_tables(model: Any, rank: int, tolerance: float) -> dict[str, Any]:
         "power": scale.power,
         "classes": classes,
         "left_out": max(each["left_out"] for each in sums),
-        "columns": [side.document | {"typical": plain(typical[side.name])} for side in sides],
+        "columns": [side.document for side in sides],
         "sums": sums,
     }
 
@@ -96,53 +94,41 @@ def prediction_formulas(document: dict[str, Any]) -> list[str]:
     return [formula] if document["classes"] is None else [f"1 - ({formula})", formula]
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """A column as a side of tables: values for the entries, the last two unknown and missing."""
+class _Side(NamedTuple):
+    """A column as a side of tables: its values for their entries, and what the document says."""
 
     own: int
-    name: str
     feature: int
     states: np.ndarray
-    cuts: np.ndarray | None = None
-    levels: list[Any] | None = None
-    low: float = -np.inf
-    high: float = np.inf
+    document: dict[str, Any]
 
-    @classmethod
-    def of(cls, model: Any, effects: SumEffects, rows: Rows, own: int) -> "_Side":
-        feature = [source[0] for source in model.schema_.sources].index(own)
-        values, levels = rows.columns[own], model.schema_.columns[own].levels
-        missing = None if values.dtype.kind == "O" else np.nan
-        if feature in model.prior_.groups and levels is None:
-            levels = np.unique(values)
-        if levels is not None:
-            # Longer than any level, or larger.
-            unknown = "".join(levels) + "?" if missing is None else levels[-1] + 1
-            states = np.array([*levels, unknown, missing], values.dtype)
-            return cls(own, rows.names[own], feature, states, levels=list(map(plain, levels)))
-        cuts, (_, low, high) = effects.cuts(feature), effects.slope(feature)
-        first = np.nextafter(cuts[0], -np.inf) if len(cuts) else np.nanmedian(values)
-        # Rows cannot lack an offset.
-        last = [] if feature == model.prior_.offset_feature else [missing]
-        states = np.array([first, *cuts, *last])
-        return cls(own, rows.names[own], feature, states, cuts, None, low, high)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """What the document says of the column."""
-        if self.cuts is None:
-            return {"name": self.name, "levels": self.levels}
-        ends = [float(end) if np.isfinite(end) else None for end in (self.low, self.high)]
-        return {"name": self.name, "cuts": self.cuts.tolist(), "low": ends[0], "high": ends[1]}
+def _side(model: Any, effects: SumEffects, rows: Rows, own: int) -> _Side:
+    feature = [source[0] for source in model.schema_.sources].index(own)
+    values, levels = rows.columns[own], model.schema_.columns[own].levels
+    document = {"name": rows.names[own], "typical": plain(rows.typical()[rows.names[own]])}
+    missing = None if values.dtype.kind == "O" else np.nan
+    if feature in model.prior_.groups and levels is None:
+        levels = np.unique(values)
+    if levels is not None:  # an unknown one is longer than any, or larger
+        unknown = "".join(levels) + "?" if missing is None else levels[-1] + 1
+        states = np.array([*levels, unknown, missing], values.dtype)
+        return _Side(own, feature, states, document | {"levels": list(map(plain, levels))})
+    cuts, (_, low, high) = effects.cuts(feature), effects.slope(feature)
+    first = np.nextafter(cuts[0], -np.inf) if len(cuts) else np.nanmedian(values)
+    last = [] if feature == model.prior_.offset_feature else [missing]  # no row lacks an offset
+    document |= {"cuts": cuts.tolist(), "low": low, "high": high}
+    return _Side(own, feature, np.array([first, *cuts, *last]), document)
 
-    def places(self, values: np.ndarray) -> np.ndarray:
-        """Find the entries of values [m]."""
-        if self.cuts is None:
-            index = {level: place for place, level in enumerate(self.levels or ())}
-            return np.array([index.get(value, len(index) + is_missing(value)) for value in values])
-        found = np.searchsorted(self.cuts, values, side="right")
-        return np.where(np.isnan(values), len(self.cuts) + 1, found)
+
+def _places(document: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Find the entries of values [m] of a column."""
+    if "levels" in document:
+        index = {level: place for place, level in enumerate(document["levels"])}
+        return np.array([index.get(value, len(index) + is_missing(value)) for value in values])
+    cuts = document["cuts"]
+    found = np.searchsorted(cuts, values, side="right")
+    return np.where(np.isnan(values), len(cuts) + 1, found)
 
 
 def _tables(
@@ -171,23 +157,22 @@ def _tables(
     left = f - constant - sum(each[len(matrix) :] for each in found.values())
     index, mains, pairs = {side.own: place for place, side in enumerate(sides)}, [], []
     for side in sides:
-        slope = 0.0 if side.cuts is None else effects.slope(side.feature)[0]
-        x = np.clip(matrix[: len(side.states), side.feature], side.low, side.high)
-        x[[is_missing(value) for value in side.states]] = 0.0  # also where it is read as another
-        table = found[side.own][: len(x)] - slope * np.nan_to_num(x)
+        table, slope = found[side.own][: len(side.states)], 0.0
+        if "cuts" in side.document:
+            slope, *ends = effects.slope(side.feature)
+            low, high = np.array(ends, float)  # NaN of no end
+            x = np.fmin(np.fmax(matrix[: len(table), side.feature], low), high)
+            table = table - slope * np.where(np.isnan(side.states), 0.0, x)
         none = [None] * (side.feature == effects.posterior.prior.offset_feature)
         mains.append({"column": index[side.own], "table": [*table.tolist(), *none], "slope": slope})
     law = effects.weights / effects.weights.sum()
-    variance = law @ (f - law @ f) ** 2
-    share = float(law @ left**2 / variance) if variance > 0 else 0.0
-    waiting = effects.strongest_pairs(MOST_PAIRS) if share > tolerance else []
-    for pair in waiting:
-        if share <= tolerance:
-            break
+    variance = law @ (f - law @ f) ** 2 or 1.0
+    waiting = effects.strongest_pairs(MOST_PAIRS)
+    while (share := float(law @ left**2 / variance)) > tolerance and waiting:
+        pair = waiting.pop(0)
         first, second = (matrix[: len(sides[index[own]].states)] for own in pair)
         table = effects.pair(pair, first, second, of_mean=True)[0][0]
         left = left - table[places[pair[0]], places[pair[1]]]
-        share = float(law @ left**2 / variance)
         pairs.append({"columns": [index[own] for own in pair], "table": table.tolist()})
     if share > tolerance:
         raise ValueError(

@@ -268,17 +268,17 @@ class SumEffects:
         last = last[(last > 0) & (last < design.num_codes[feature])]
         return design.cut_threshold[design.offset[feature] + last]
 
-    def slope(self, feature: int) -> tuple[float, float, float]:
-        """Find the slope of the mean of the draws in a feature, and from where to where it holds.
+    def slope(self, feature: int) -> tuple[float, float | None, float | None]:
+        """Find the slope of the linear term in a feature, and where it begins and ends, if it does.
 
-        There it is added to the trees; beyond, the linear term is constant.
+        The slope is that of the mean of the draws.
         """
         prior = self.posterior.prior
         if feature == prior.offset_feature:
-            return float(prior.offset_factor), -np.inf, np.inf
+            return float(prior.offset_factor), None, None
         columns = self.posterior.linear_columns if self.posterior.linear is not None else None
         if columns is None or feature not in columns.feature:
-            return 0.0, -np.inf, np.inf
+            return 0.0, None, None
         mean = self._coefficients[:, np.flatnonzero(columns.feature == feature)].mean(axis=0).sum()
         return float(mean / columns.deviation[feature]), *columns.ends(feature)
 
