@@ -113,12 +113,9 @@ def _looked_up(document, frame):
     for each in document["sums"]:
         total = np.full(len(frame), each["constant"])
         for effect in each["effects"]:
-            place = effect["column"]
-            total += np.array(effect["table"], float)[entries[place]]
-            total += effect["slope"] * numbers[place]
-        for pair in each["pairs"]:
-            first, second = pair["columns"]
-            total += np.array(pair["table"])[entries[first], entries[second]]
+            places = effect["columns"]
+            total += np.array(effect["table"], float)[tuple(entries[place] for place in places)]
+            total += effect.get("slope", 0) * numbers[places[0]]
         sums.append(total)
     return np.array(sums)
 
@@ -182,7 +179,8 @@ def test_pairs_are_added_until_the_tolerance_is_reached(deep):
         assert document["left_out"] <= min(tolerance, before)
         before = document["left_out"]
         wanted = effects.mean.mean() + sum(each.mean(axis=0) for _, each in effects.mains(matrix))
-        pairs = [tuple(pair["columns"]) for pair in document["sums"][0]["pairs"]]
+        every = [tuple(effect["columns"]) for effect in document["sums"][0]["effects"]]
+        pairs = [columns for columns in every if len(columns) == 2]
         assert pairs == effects.strongest_pairs(len(pairs))
         for pair in pairs:
             wanted += np.diag(effects.pair(pair, matrix, matrix, of_mean=True)[0][0])

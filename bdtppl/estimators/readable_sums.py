@@ -15,11 +15,6 @@ _PAIR_POINTS = 30  # along each of two columns
 _ROWS_READ = 1000  # that tell how columns are distributed
 
 
-def rows_read(number: int) -> np.ndarray:
-    """Choose the training rows that tell how columns are distributed, int [at most 1,000]."""
-    return np.unique(np.linspace(0, number - 1, _ROWS_READ).astype(int))
-
-
 class Effect(NamedTuple):
     """Effect of a column on a sum of trees, or of a pair of columns beside their own effects.
 
@@ -166,7 +161,7 @@ class ReadableSums:
         elif label is not None:
             raise ValueError(f"label names one of several sums, and there is one; got {label!r}.")
         matrix, weights = self._training_rows()
-        some = rows_read(len(matrix))
+        some = np.unique(np.linspace(0, len(matrix) - 1, _ROWS_READ).astype(int))
         column = np.array([source[0] for source in self.schema_.sources])
         return SumEffects(self.posterior_, which, column, matrix[some], weights[some])
 

@@ -52,7 +52,7 @@ class FittedTree:
     @property
     def classes(self) -> list | None:
         """Class labels as Python's own values; None for real targets."""
-        return _classes(self.model)
+        return class_list(self.model)
 
     def prediction(self, slot: int, probability_of: Any = None) -> Any:
         """Most probable class of a slot, or the probability of a class, or the mean."""
@@ -96,7 +96,7 @@ def take_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTr
     require_hard_trees(model)
     tree, statistics = model._ranked(rank)
     require_axis_splits(model, tree)
-    classes = _classes(model)
+    classes = class_list(model)
     if probability_of is not None:
         class_place(classes, probability_of)
     with jax.enable_x64(True):
@@ -148,6 +148,7 @@ def plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
-def _classes(model: Any) -> list | None:
+def class_list(model: Any) -> list | None:
+    """List class labels as Python's own values; None for real targets."""
     classes = model.class_labels
     return None if classes is None else [plain(label) for label in classes]

@@ -38,9 +38,8 @@ def to_html(model: Any, *, tolerance: float = 0.01) -> str:
     """
     document = sum_tables(model, 0, tolerance)
     held = json.dumps(document, allow_nan=False).replace("<", "\\u003c")  # which would end a script
-    formulas = ", ".join(prediction_formulas(document))
-    predict = re.sub("EXP|ABS|SIGN|POWER", lambda name: f"Math.{name[0].lower()}", formulas)
     sums = ", ".join(f"s{k}" for k in range(len(document["sums"])))
+    predict = f"([{sums}]) => [{', '.join(prediction_formulas(document)).replace('POWER', 'POW')}]"
+    predict = re.sub("EXP|ABS|SIGN|POW", lambda name: f"Math.{name[0].lower()}", predict)
     page = files("bdtppl.export").joinpath("templates/lookup.html").read_text("utf-8")
-    filled = page.replace("{{predict}}", f"([{sums}]) => [{predict.replace('power', 'pow')}]")
-    return filled.replace("{{document}}", held)
+    return page.replace("{{predict}}", predict).replace("{{document}}", held)

@@ -17,6 +17,7 @@ import numpy as np
 
 from bdtppl.estimators.parameters import require_level
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
+from bdtppl.export.sum_tables import are_sums
 from bdtppl.inference.predictive.many_rows import by_rows
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.plotting.rows import Rows
@@ -82,8 +83,7 @@ def shap_values(
     >>> np.allclose(total, model.predict(X))
     True
     """
-    is_sum = getattr(model, "trees_are", None) == "sums"
-    if not is_sum:
+    if not are_sums(model):
         require_hard_trees(model)
         if background is not None or label is not None or level != 0.9:
             raise TypeError("background, label and level are for sums of trees.")
@@ -94,7 +94,7 @@ def shap_values(
         )
     import shap  # pyright: ignore[reportMissingImports]
 
-    if is_sum:
+    if are_sums(model):
         return _explained_sums(model, X, background, label, level)
     posterior = model.posterior_
     ranked = posterior.ranked

@@ -5,7 +5,7 @@ from typing import Any
 
 from bdtppl.export.fitted_tree import class_place, take_tree
 from bdtppl.export.leaf_rules import Values, leaf_rules
-from bdtppl.export.sum_tables import is_sum, prediction_formulas, sum_tables
+from bdtppl.export.sum_tables import are_sums, prediction_formulas, sum_tables
 
 _TERMS_TOGETHER = 100  # for databases bound the depth of expressions
 
@@ -57,7 +57,7 @@ def to_sql(
       WHEN "body mass" >= 2.5 THEN 'whale'
     END
     """
-    if is_sum(model):
+    if are_sums(model):
         return _sum_sql(sum_tables(model, rank, tolerance), probability_of)
     fitted = take_tree(model, rank, probability_of)
     rules = leaf_rules(fitted)
@@ -73,64 +73,54 @@ def to_sql(
 
 def _sum_sql(document: dict[str, Any], probability_of: Any) -> str:
     """Write a document of tables in nested queries: entries of tables, sums, and the prediction."""
-    classes, sums = document["classes"], document["sums"]
-    names = [f"s{k}" for k in range(len(sums))]
-    formulas = prediction_formulas(document)
+    classes, formulas, entries = document["classes"], prediction_formulas(document), []
+    prediction = formulas[0]
     if probability_of is not None:
         prediction = formulas[class_place(classes, probability_of)]
-    elif classes is None:
-        prediction = formulas[0]
-    else:
-        names_of = names if len(names) > 1 else ["0", "s0"]
-        cases = (
-            f"WHEN {' AND '.join(f'{own} >= {other}' for other in names_of)} THEN {_literal(label)}"
-            for own, label in zip(names_of, classes, strict=True)
+    elif classes is not None:
+        sums = (
+            ["0", "s0"] if document["link"] != "softmax" else [f"s{k}" for k in range(len(classes))]
         )
-        prediction = f"CASE {' '.join(cases)} END"
-    entries = []
+        tests = (" AND ".join(f"{own} >= {other}" for other in sums) for own in sums)
+        cases = zip(tests, map(_literal, classes), strict=True)
+        prediction = f"CASE {' '.join(f'WHEN {test} THEN {label}' for test, label in cases)} END"
     for place, column in enumerate(document["columns"]):
         name, sign = _quoted_name(column["name"]), "=" if "levels" in column else "<"
         states = column.get("levels", column.get("cuts"))
-        tests = [f"{name} {sign} {_literal(state)}" for state in states]
+        tests = (f"{name} {sign} {_literal(state)}" for state in states)
         whens = "".join(f" WHEN {test} THEN {i}" for i, test in enumerate(tests))
         missing = f"WHEN {name} IS NULL THEN {len(states) + 1}"
         entries.append(f"CASE {missing}{whens} ELSE {len(states)} END AS b{place}")
-        if "levels" in column:
-            continue
-        ends = (("<", column["low"]), (">", column["high"]))
+        ends = [(sign, column.get(end)) for sign, end in (("<", "low"), (">", "high"))]
         kept = "".join(
             f" WHEN {name} {sign} {end!r} THEN {end!r}" for sign, end in ends if end is not None
         )
-        entries.append(f"CASE WHEN {name} IS NULL THEN 0{kept} ELSE {name} END AS x{place}")
-    totals = ", ".join(
-        f"{_sum_of_lookups(each)} AS {name}" for each, name in zip(sums, names, strict=True)
-    )
+        if "cuts" in column:
+            entries.append(f"CASE WHEN {name} IS NULL THEN 0{kept} ELSE {name} END AS x{place}")
+    totals = [f"{_sum_of_lookups(each)} AS s{k}" for k, each in enumerate(document["sums"])]
     return (
         f"/* {document['model']}: effects of columns and of pairs of columns, which leave out "
         f"{100 * document['left_out']:.3g} % of the variance of the posterior mean */\n"
-        f"(SELECT {prediction} FROM\n(SELECT {totals} FROM\n"
+        f"(SELECT {prediction} FROM\n(SELECT {', '.join(totals)} FROM\n"
         f"(SELECT {', '.join(entries) or '0 AS b0'}) AS b) AS s)"
     )
 
 
 def _sum_of_lookups(each: dict[str, Any]) -> str:
-    """Add the lookups of one sum up."""
     terms = [repr(each["constant"])]
     for effect in each["effects"]:
-        place = effect["column"]
-        terms.append(_lookup(f"b{place}", list(map(_literal, effect["table"]))))
-        if effect["slope"]:
-            terms.append(f"{effect['slope']!r} * x{place}")
-    for pair in each["pairs"]:
-        first, second = (f"b{place}" for place in pair["columns"])
-        rows = [_lookup(second, list(map(_literal, row))) for row in pair["table"]]
-        terms.append(_lookup(first, rows))
+        terms.append(_lookup(effect["columns"], effect["table"]))
+        if slope := effect.get("slope"):
+            terms.append(f"{slope!r} * x{effect['columns'][0]}")
     parts = range(0, len(terms), _TERMS_TOGETHER)
     return " + ".join(f"({' + '.join(terms[i : i + _TERMS_TOGETHER])})" for i in parts)
 
 
-def _lookup(entry: str, values: list[str]) -> str:
-    return f"CASE {entry}{''.join(f' WHEN {i} THEN {x}' for i, x in enumerate(values))} END"
+def _lookup(columns: list[int], table: Any) -> str:
+    if not columns:
+        return _literal(table)
+    values = enumerate(_lookup(columns[1:], each) for each in table)
+    return f"CASE b{columns[0]}{''.join(f' WHEN {i} THEN {value}' for i, value in values)} END"
 
 
 def _sql_condition(values: Values) -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from bdtppl.export.fitted_tree import FittedTree, take_tree
-from bdtppl.export.sum_tables import is_sum, sum_tables
+from bdtppl.export.sum_tables import are_sums, sum_tables
 
 
 def to_json(model: Any, rank: int = 0, *, tolerance: float = 0.01) -> str:
@@ -24,8 +24,8 @@ def to_json(model: Any, rank: int = 0, *, tolerance: float = 0.01) -> str:
          "left_out",
          "columns": [{"name", "cuts", "low", "high", "typical"} or {"name", "levels", "typical"}],
          "sums": [{"constant", "left_out",
-                   "effects": [{"column", "table", "slope"}],
-                   "pairs": [{"columns": [first, second], "table": [[...], ...]}]}]}
+                   "effects": [{"columns": [place], "table": [...], "slope"} or
+                               {"columns": [first, second], "table": [[...], ...]}]}]}
 
     The entry of a column in tables is the number of "cuts" at or below its value, or the place of
     its level; then come that of unknown levels and, last, that of missing values. A column adds its
@@ -62,7 +62,7 @@ def to_json(model: Any, rank: int = 0, *, tolerance: float = 0.01) -> str:
     >>> tree["column"], tree["below"], tree["missing"], tree["left"]["rows"]
     ('size', 2.5, None, 10)
     """
-    if is_sum(model):
+    if are_sums(model):
         return json.dumps(sum_tables(model, rank, tolerance), ensure_ascii=False, allow_nan=False)
     fitted = take_tree(model, rank)
     document = {

@@ -105,7 +105,7 @@ def draw_effects(
         else:
             is_named, values = effect.columns[0] in rows.levels, effect.values[0]
             x, num_given = _laid_out(values, is_named)
-            names = _level_names(values) if is_named else ()
+            names = ["missing" if each is None else each for each in values] if is_named else []
             places = Places("levels" if is_named else "line", x[:num_given], None, names)
             prepared(ax, grid="x" if places.are_upright else "y")
             bands = {level: np.column_stack([effect.low, effect.high])[:num_given]}
@@ -137,12 +137,11 @@ def _draw_map(ax: "Axes", rows: Rows, effect: Any) -> None:
     write_out_ticks(ax)
     mesh = ax.pcolormesh(*places, mean.T, shading="nearest", cmap="RdBu_r", vmin=-most, vmax=most)
     ax.figure.colorbar(mesh, ax=ax)
-    for axis, x, name, values in zip(
-        (ax.xaxis, ax.yaxis), places, effect.columns, effect.values, strict=True
-    ):
+    sides = zip((ax.xaxis, ax.yaxis), places, effect.columns, effect.values, strict=True)
+    for axis, x, name, values in sides:
         if name in rows.levels:
             slant = {"rotation": 30, "ha": "right"} if axis is ax.xaxis else {}
-            names = [shortened(each, 12) for each in _level_names(values)]
+            names = ["missing" if each is None else shortened(each, 12) for each in values]
             axis.set_ticks(x, names, parse_math=False, **slant)
         elif len(values) < len(x):
             _name_missing(axis, x)
@@ -154,10 +153,6 @@ def _name_missing(axis: Any, x: np.ndarray) -> None:
     ticks = axis.get_majorticklocs()
     axis.set_ticks(ticks[(x[0] <= ticks) & (ticks <= x[-1] - _GAP / (1 + _GAP) * (x[-1] - x[0]))])
     axis.set_ticks(x[-1:], ["\nmissing" if axis.axis_name == "x" else "missing"], minor=True)
-
-
-def _level_names(levels: np.ndarray) -> list[str]:
-    return ["missing" if level is None else str(level) for level in levels]
 
 
 def _laid_out(values: np.ndarray, are_levels: bool) -> tuple[np.ndarray, int]:

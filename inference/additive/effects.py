@@ -260,13 +260,10 @@ class SumEffects:
             found[..., own] += self._linear(own, columns)
         return found
 
-    def cuts(self, feature: int) -> np.ndarray:
-        """Find the cuts of a feature that splits use, float64 in ascending order."""
-        terms, design = self._terms, self.posterior.design
-        own = terms.feature == feature
-        last = np.union1d(terms.high[own], terms.low[own].astype(int) - 1)
-        last = last[(last > 0) & (last < design.num_codes[feature])]
-        return design.cut_threshold[design.offset[feature] + last]
+    def alike(self, own: int, rows: np.ndarray) -> np.ndarray:
+        """Find, for each reference row, the first of rows [m, d] with its bins of a column."""
+        bins = bins_of(self.posterior.design, rows)[self.column == own]
+        return (bins[:, None] == self._bins[self.column == own][:, :, None]).all(axis=0).argmax(1)
 
     def slope(self, feature: int) -> tuple[float, float | None, float | None]:
         """Find the slope of the linear term in a feature, and where it begins and ends, if it does.
@@ -276,8 +273,8 @@ class SumEffects:
         prior = self.posterior.prior
         if feature == prior.offset_feature:
             return float(prior.offset_factor), None, None
-        columns = self.posterior.linear_columns if self.posterior.linear is not None else None
-        if columns is None or feature not in columns.feature:
+        columns = self.posterior.linear_columns
+        if feature not in columns.feature:
             return 0.0, None, None
         mean = self._coefficients[:, np.flatnonzero(columns.feature == feature)].mean(axis=0).sum()
         return float(mean / columns.deviation[feature]), *columns.ends(feature)
