@@ -177,10 +177,9 @@ class ReadableSums:
             for own, column in enumerate(rows.columns)
         ]
         for own, column in enumerate(rows.columns):
+            gap: Any = None if rows.names[own] in rows.levels else np.nan
             if any(map(is_missing, column)):
-                values[own] = np.append(
-                    values[own], [None if rows.names[own] in rows.levels else np.nan]
-                )
+                values[own] = np.append(values[own], gap)
         return values, self._rows_of(rows.names, values)
 
     def _rows_of(self, names: Any, values: list[Any]) -> np.ndarray:

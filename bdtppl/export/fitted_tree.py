@@ -135,7 +135,7 @@ def require_axis_splits(model: Any, trees: Tree) -> None:
 
 def class_place(classes: list | None, probability_of: Any) -> int:
     """Find a class among others; ValueError where there is none of that name."""
-    if plain(probability_of) in (classes or ()):
+    if classes is not None and plain(probability_of) in classes:
         return classes.index(plain(probability_of))
     known = "it is a regressor" if classes is None else f"its classes are {classes}"
     raise ValueError(

@@ -40,7 +40,7 @@ def sum_tables(model: Any, rank: int, tolerance: float) -> dict[str, Any]:
         raise ValueError(
             f"rank must be 0 for sums and tolerance in (0, 1); got {rank!r} and {tolerance!r}."
         )
-    classes = class_list(model)
+    classes: Any = class_list(model)
     labels = classes if model.prior_.num_sums > 1 else [None]
     each, rows = [model._sum_effects(label) for label in labels], Rows.of(model)
     sides = {own: _side(model, each[0], rows, own) for own in each[0].used}
