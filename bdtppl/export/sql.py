@@ -74,10 +74,8 @@ def to_sql(
 def _sum_sql(document: dict[str, Any], probability_of: Any) -> str:
     """Write a document of tables in nested queries: entries of tables, sums, and the prediction."""
     classes, formulas, entries = document["classes"], prediction_formulas(document), []
-    prediction = formulas[0]
-    if probability_of is not None:
-        prediction = formulas[class_place(classes, probability_of)]
-    elif classes is not None:
+    prediction = formulas[0 if probability_of is None else class_place(classes, probability_of)]
+    if classes is not None and probability_of is None:
         sums = (
             ["0", "s0"] if document["link"] != "softmax" else [f"s{k}" for k in range(len(classes))]
         )

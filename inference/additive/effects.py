@@ -60,8 +60,7 @@ class SumEffects:
 
     def at(self, matrix: np.ndarray) -> np.ndarray:
         """Compute f at rows [m, d], float64 [s, m]."""
-        f = np.einsum("cdkm,k->cdm", self.posterior.sums(matrix), self._share)
-        return f.reshape(-1, len(matrix))
+        return (self._share @ self.posterior.sums(matrix)).reshape(-1, len(matrix))
 
     @cached_property
     def _bins(self) -> np.ndarray:
@@ -82,15 +81,20 @@ class SumEffects:
         return found
 
     @cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same in arrays: bins by feature, uint8 [d, most], and shares [columns, most]."""
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same in arrays: bins by feature, uint8 [d, most], and shares [columns, most].
+
+        And shares below each bin of columns of one feature, [columns, 257], 0 of others.
+        """
         most = max((len(share) for _, share in self._states), default=0)
         bins = np.zeros((len(self.column), most), np.uint8)
-        shares = np.zeros((len(self._states), most))
+        shares, below = np.zeros((len(self._states), most)), np.zeros((len(self._states), 257))
         for own, (states, share) in enumerate(self._states):
             bins[self.column == own, : len(share)] = states
             shares[own, : len(share)] = share
-        return bins, shares
+            if len(states) == 1:
+                below[own, 1:] = np.bincount(states[0], share, 256).cumsum()
+        return bins, shares, below
 
     @cached_property
     def _column_of(self) -> np.ndarray:
@@ -220,8 +224,7 @@ class SumEffects:
             (own,): each.mean(axis=0) for own, each in self.mains(self.matrix)
         }
         for pair in self.strongest_pairs(MOST_PAIRS):
-            given = self._given(pair, of_mean=True)
-            effects[pair] = given(self._bins)[0]
+            effects[pair] = self._given(pair, of_mean=True)(self._bins)[0]
         target = self.at(self.matrix).mean(axis=0)
         root = np.sqrt(self._law)
         target = root * (target - self._law @ target)
@@ -302,8 +305,7 @@ class SumEffects:
         found = np.ones((len(self._terms.constant), len(self._linear_column)))
         if self.posterior.linear is not None:
             every = [self.posterior.linear, self.posterior.new_effects]
-            drawn = np.einsum("cdkp,k->cdp", np.concatenate(every, axis=-1), self._share)
-            linear = drawn.reshape(len(found), -1)
+            linear = (self._share @ np.concatenate(every, axis=-1)).reshape(len(found), -1)
             found[:, : linear.shape[1]] = linear
         return found
 
@@ -346,6 +348,20 @@ def _inside(terms, column, t, own, bins, place):
 
 
 @inlined
+def _joint(terms, column, t, c, u, e, bins, law, below):
+    """Probability that a row is in the boxes of two terms by the features of one column."""
+    own, joint = column[t, c], 0.0
+    if below[own, -1] > 0:
+        low, high = max(terms.low[t, c], terms.low[u, e]), min(terms.high[t, c], terms.high[u, e])
+        joint = max(below[own, high + 1] - below[own, low], 0.0)
+    for v in range(law.shape[1] if below[own, -1] == 0 else 0):
+        is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
+        if is_in and _inside(terms, column, u, own, bins, v):
+            joint += law[own, v]
+    return joint
+
+
+@inlined
 def _is_first(column, t, c):
     """Whether no feature before has the same column."""
     is_first = True
@@ -355,15 +371,12 @@ def _is_first(column, t, c):
 
 
 @vectorised
-def _find_probabilities(terms, column, bins, law, found):
+def _find_probabilities(terms, column, bins, law, below, found):
     """Find the probability of each column of each term, at the first of its features."""
     for t in range(len(found)):
         for c in range(terms.order[t]):
             if _is_first(column, t, c):
-                own, found[t, c] = column[t, c], 0.0
-                for v in range(law.shape[1]):
-                    if law[own, v] > 0 and _inside(terms, column, t, own, bins, v):
-                        found[t, c] += law[own, v]
+                found[t, c] = _joint(terms, column, t, c, t, c, bins, law, below)
 
 
 @inlined
@@ -377,7 +390,7 @@ def _rest(probability, t, left_out):
 
 
 @vectorised
-def _add_interactions(terms, first, column, probability, bins, law, found):
+def _add_interactions(terms, first, column, probability, bins, law, below, found):
     """Add the covariances of all terms of each sum up, less those of their main effects."""
     for s in range(len(found)):
         for t in range(first[s], first[s + 1]):
@@ -387,18 +400,15 @@ def _add_interactions(terms, first, column, probability, bins, law, found):
                 for c in range(terms.order[t]):
                     if not _is_first(column, t, c):
                         continue
-                    own, joint, place = column[t, c], 0.0, -1
+                    place = -1
                     for e in range(terms.order[u]):
-                        if column[u, e] == own and place < 0:
+                        if column[u, e] == column[t, c] and place < 0:
                             place = e
                     if place < 0:
                         both *= probability[t, c]
                         apart *= probability[t, c]
                         continue
-                    for v in range(law.shape[1]):
-                        is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
-                        if is_in and _inside(terms, column, u, own, bins, v):
-                            joint += law[own, v]
+                    joint = _joint(terms, column, t, c, u, place, bins, law, below)
                     product = probability[t, c] * probability[u, place]
                     both *= joint
                     apart *= product
