@@ -7,8 +7,11 @@
 # progression of diabetes in 442 patients.
 
 # %%
+import json
+import sqlite3
 import time
 import warnings
+from contextlib import closing
 
 import arviz as az
 import matplotlib.pyplot as plt
@@ -24,8 +27,10 @@ from bdtppl import (
     DCCTreeRegressor,
     ExactTreeRegressor,
     GreedyModalTreeRegressor,
+    plot_effects,
     plot_partial_dependence,
 )
+from bdtppl.export import to_json, to_sql
 
 warnings.simplefilter("ignore", ChoiceWarning)  # what the exact posterior chose
 warnings.simplefilter("ignore", ConvergenceWarning)  # looked at below
@@ -123,6 +128,40 @@ plot_partial_dependence(bart, "bmi")
 plt.show()
 
 # %% [markdown]
+# ## The sum as effects and as lookups
+#
+# Each draw of a sum is, exactly, a constant, an effect of each column, one of each pair of columns
+# beside these, and so on. Shares of the variance say which of them matter.
+
+# %%
+plot_effects(bart)
+plt.show()
+print("kept by the first columns:", {k: round(v, 3) for k, v in bart.fewest_columns(3).items()})
+
+# %% [markdown]
+# If effects of columns and of a few pairs are nearly all, the posterior mean can be looked up in
+# tables. `to_sql` writes them as an expression for a database, and `to_html` as a page for a
+# browser. Pairs are added, the strongest first, until less than `tolerance` of the variance is left
+# out; here columns alone are enough. The sum is on the scale "yeo-johnson" of the targets, so a
+# number that is looked up is near the median of the target, and that of `predict`, its mean, is
+# larger.
+
+# %%
+document = json.loads(to_json(bart, tolerance=0.02))
+effects = document["sums"][0]["effects"]
+print(f"{sum(len(effect['columns']) == 2 for effect in effects)} pairs,", end=" ")
+print(f"{100 * document['left_out']:.2f} % of the variance left out, scale {document['link']}")
+with closing(sqlite3.connect(":memory:")) as database:
+    X.iloc[held].to_sql("patients", database, index=False)
+    expression = to_sql(bart, tolerance=0.02)
+    found = pd.read_sql(f"SELECT {expression} AS y FROM patients", database)["y"]
+away = np.sqrt(np.mean((found - bart.predict(X.iloc[held])) ** 2))
+print("root mean square difference from predict:", round(away, 2))
+assert away < 0.2 * np.std(found)
+
+# %% [markdown]
+# ## Many columns
+#
 # With 200 trees and few strong columns, shares stay near equal: trees with nothing left to explain
 # take any column. `sparsity=1` lets weak columns die out (Linero 2018). Here are 40 columns of
 # noise beside the ten real ones.

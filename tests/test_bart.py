@@ -93,7 +93,7 @@ def test_what_a_sum_has_not_is_refused_in_words(model, classifier):
     with pytest.raises(TypeError, match="has sums of hard ones"):
         plot_topologies(model)
     with pytest.raises(TypeError, match="sums of many trees, which have no rules to write"):
-        export.to_sql(model, "table")
+        export.to_markdown(model)
     with pytest.raises(ValueError, match="link='probit' is for two classes, and y has 3"):
         BARTClassifier(link="probit").fit(X, np.digitize(Y, [2, 4]))
     with pytest.raises(ValueError, match=r"too few rows \(n_samples = 4\).*min_leaf=5"):

@@ -43,8 +43,14 @@ def _independent(effects):
     rows = np.empty((len(chosen), len(effects.column)))
     for own, part in enumerate(parts):
         rows[:, effects.column == own] = part[chosen[:, own]]
-    f = effects.posterior.sums(rows)[:, :, effects.which].reshape(-1, *[len(law)] * 3)
-    return law, f
+    return law, _centred(effects, rows).reshape(-1, *[len(law)] * 3)
+
+
+def _centred(effects, rows):
+    """The sum at rows, less the mean of several, float64 [s, m]."""
+    sums = effects.posterior.sums(rows)
+    mean = sums.mean(axis=2) if sums.shape[2] > 1 else 0.0
+    return (sums[:, :, effects.which] - mean).reshape(-1, len(rows))
 
 
 def test_effects_and_their_variances_are_those_of_all_rows(effects):
@@ -52,6 +58,7 @@ def test_effects_and_their_variances_are_those_of_all_rows(effects):
     mean = np.einsum("sabc,a,b,c->s", f, law, law, law)
     total = np.einsum("sabc,a,b,c->s", (f - mean[:, None, None, None]) ** 2, law, law, law)
     np.testing.assert_allclose(effects.variance, total, rtol=1e-10)
+    np.testing.assert_allclose(effects.mean, mean, atol=1e-10)
     rest = {0: "sabc,b,c->sa", 1: "sabc,a,c->sb", 2: "sabc,a,b->sc"}
     main = {own: np.einsum(rest[own], f, law, law) - mean[:, None] for own in range(3)}
     for own, found in effects.mains(effects.matrix):
@@ -77,8 +84,7 @@ def test_shapley_values_are_those_of_all_orders(effects):
         for own in (None, *order):
             if own is not None:
                 known[:, :, effects.column == own] = rows[:, None, effects.column == own]
-            f = effects.posterior.sums(known.reshape(-1, rows.shape[1]))[:, :, effects.which]
-            f = f.reshape(-1, 5, 7).mean(axis=2)
+            f = _centred(effects, known.reshape(-1, rows.shape[1])).reshape(-1, 5, 7).mean(axis=2)
             if own is not None:
                 wanted = wanted + np.eye(3)[own] * (f - before)[..., None] / 6
             before = f
@@ -133,6 +139,34 @@ def test_effects_are_of_columns_as_the_table_has_them(model, table):
     assert names == ["age", "city"]
     drawn = plot_effects(model, 4)
     assert [ax.get_xlabel() for ax in drawn[:2]] == ["age", "city"]
+
+
+def test_effects_are_shown_where_values_are_missing(table):
+    gap = np.arange(150) % 4 == 0
+    dose, city = np.where(gap, np.nan, table["dose"]), np.where(gap[::-1], None, table["city"])
+    y = np.where(gap, 5 * gap[::-1], table["dose"]) + 3 * gap[::-1] + 0.1 * RNG.normal(size=150)
+    table = {"dose": dose, "city": city}
+    with pytest.warns(match="disagree|R-hat"):
+        model = BARTRegressor(**SHORT, target_scale="identity").fit(table, y)
+    effects = {effect.columns: effect for effect in model.effects(pairs=1)}
+    assert np.isnan(effects["dose",].values[0]).nonzero()[0].tolist() == [60]
+    assert effects["city",].values[0].tolist() == ["Bonn", "Oslo", "Rome", None]
+    (pair,) = (effect for effect in effects.values() if len(effect.columns) == 2)
+    assert sorted(pair.mean.shape) == [4, 31]
+    # f where both are missing, where one is, and where none is: pairs are all that is beside mains.
+    found = model._sum_effects(None)
+    at = model._matrix({"dose": [np.nan, 0.0], "city": [None, "Oslo"]})
+    mains = {own: draws.mean(axis=0)[0] for own, draws in found.mains(at)}
+    assert effects["dose",].mean[-1] == pytest.approx(mains[0])
+    assert effects["city",].mean[-1] == pytest.approx(mains[1])
+    of_pair = found.pair((0, 1), at[:1], at[:1])[0].mean()
+    assert pair.mean[-1, -1] == pytest.approx(of_pair)
+    assert found.at(at)[:, 0].mean() == pytest.approx(
+        found.mean.mean() + mains[0] + mains[1] + of_pair
+    )
+    drawn = plot_effects(model, 3)
+    named = [tick.get_text().strip() for ax in drawn for tick in ax.get_xticklabels(which="both")]
+    assert named.count("missing") == 3
 
 
 def test_shapley_values_add_up_to_the_mean(model, table):

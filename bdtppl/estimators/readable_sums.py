@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdtppl.estimators.parameters import require_level
 from bdtppl.inference.additive.effects import SumEffects
 from bdtppl.models.arguments import require_integer
+from bdtppl.models.data.tables import is_missing
 
 _LINE_POINTS = 60
 _PAIR_POINTS = 30  # along each of two columns
@@ -23,7 +24,7 @@ class Effect(NamedTuple):
         Names of the one or two columns.
     values
         Values of each, [m] and [k]: of numbers a grid over the training rows, of a category its
-        levels.
+        levels. Where training rows have gaps, the last one is missing: NaN, or None of a category.
     mean, low, high
         float64 [m] or [m, k]; posterior mean of the effect there, and its central interval.
     share, share_low, share_high
@@ -60,7 +61,8 @@ class ReadableSums:
         every draw where columns are independent and distributed as in the training rows, of up to
         1,000: where columns go together, effects also tell of rows that do not occur. They are on
         the scale of the sum: of two classes log odds (or probits), of numbers ``target_scale_``.
-        More classes have a sum each, of which labels tell only the differences.
+        More classes have a sum each; effects are on that of one less the mean of all, a centred
+        log probability, for only differences between the sums matter.
 
         Parameters
         ----------
@@ -174,6 +176,14 @@ class ReadableSums:
             else Places.along(self, rows, own, num_points, of_draws=True).values
             for own, column in enumerate(rows.columns)
         ]
+        for own, column in enumerate(rows.columns):
+            gap: Any = None if rows.names[own] in rows.levels else np.nan
+            if any(map(is_missing, column)):
+                values[own] = np.append(values[own], gap)
+        return values, self._rows_of(rows.names, values)
+
+    def _rows_of(self, names: Any, values: list[Any]) -> np.ndarray:
+        """Make rows [m, d] whose first ones have the values of each column."""
         most = max(map(len, values))
         columns = [each[np.minimum(np.arange(most), len(each) - 1)] for each in values]
-        return values, self._matrix(dict(zip(rows.names, columns, strict=True)))
+        return self._matrix(dict(zip(names, columns, strict=True)))

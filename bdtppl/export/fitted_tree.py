@@ -52,7 +52,7 @@ class FittedTree:
     @property
     def classes(self) -> list | None:
         """Class labels as Python's own values; None for real targets."""
-        return _classes(self.model)
+        return class_list(self.model)
 
     def prediction(self, slot: int, probability_of: Any = None) -> Any:
         """Most probable class of a slot, or the probability of a class, or the mean."""
@@ -96,12 +96,9 @@ def take_tree(model: Any, rank: int = 0, probability_of: Any = None) -> FittedTr
     require_hard_trees(model)
     tree, statistics = model._ranked(rank)
     require_axis_splits(model, tree)
-    classes = _classes(model)
-    if probability_of is not None and plain(probability_of) not in (classes or ()):
-        known = "it is a regressor" if classes is None else f"its classes are {classes}"
-        raise ValueError(
-            f"probability_of must be a class of the model; got {probability_of!r}, but {known}."
-        )
+    classes = class_list(model)
+    if probability_of is not None:
+        class_place(classes, probability_of)
     with jax.enable_x64(True):
         value = np.asarray(model.leaf_.posterior_mean(statistics))
     probability = float(model.k_best(rank + 1).probability[rank])
@@ -118,8 +115,9 @@ def require_hard_trees(model: Any) -> None:
         )
     if getattr(model, "trees_are", "hard") == "sums":
         raise TypeError(
-            f"{type(model).__name__} has sums of many trees, which have no rules to write. Fit an "
-            f"estimator of single trees, such as ExactTreeClassifier or MetropolisTreeRegressor."
+            f"{type(model).__name__} has sums of many trees, which have no rules to write: to_sql, "
+            f"to_json and to_html write their effects. Or fit an estimator of single trees, such "
+            f"as ExactTreeClassifier or MetropolisTreeRegressor."
         )
     if isinstance(model, type) or not isinstance(model, TreeEstimator):
         raise TypeError(f"A fitted estimator of hard trees is needed; got {describe_kind(model)}.")
@@ -135,11 +133,22 @@ def require_axis_splits(model: Any, trees: Tree) -> None:
         )
 
 
+def class_place(classes: list | None, probability_of: Any) -> int:
+    """Find a class among others; ValueError where there is none of that name."""
+    if classes is not None and plain(probability_of) in classes:
+        return classes.index(plain(probability_of))
+    known = "it is a regressor" if classes is None else f"its classes are {classes}"
+    raise ValueError(
+        f"probability_of must be a class of the model; got {probability_of!r}, but {known}."
+    )
+
+
 def plain(label: Any) -> Any:
     """Turn a label into one of Python's own values."""
     return label.item() if isinstance(label, np.generic) else label
 
 
-def _classes(model: Any) -> list | None:
+def class_list(model: Any) -> list | None:
+    """List class labels as Python's own values; None for real targets."""
     classes = model.class_labels
     return None if classes is None else [plain(label) for label in classes]

@@ -17,6 +17,7 @@ import numpy as np
 
 from bdtppl.estimators.parameters import require_level
 from bdtppl.export.fitted_tree import require_axis_splits, require_hard_trees
+from bdtppl.export.sum_tables import are_sums
 from bdtppl.inference.predictive.many_rows import by_rows
 from bdtppl.models.hard.tree import Tree, route
 from bdtppl.plotting.rows import Rows
@@ -36,9 +37,9 @@ def shap_values(
     "tree_path_dependent" values).
 
     Of sums of trees it is the posterior mean of the sum: of two classes log odds (or probits), of
-    numbers on the scale ``target_scale_``; of more classes, of whose sums labels tell only the
-    differences, the sum of one. A column that is not known has the values of background
-    rows (the "interventional" values), and there is an interval over the draws.
+    numbers on the scale ``target_scale_``; of more classes the sum of one less the mean of all. A
+    column that is not known has the values of background rows (the "interventional" values), and
+    there is an interval over the draws.
 
     Parameters
     ----------
@@ -82,8 +83,7 @@ def shap_values(
     >>> np.allclose(total, model.predict(X))
     True
     """
-    is_sum = getattr(model, "trees_are", None) == "sums"
-    if not is_sum:
+    if not are_sums(model):
         require_hard_trees(model)
         if background is not None or label is not None or level != 0.9:
             raise TypeError("background, label and level are for sums of trees.")
@@ -94,7 +94,7 @@ def shap_values(
         )
     import shap  # pyright: ignore[reportMissingImports]
 
-    if is_sum:
+    if are_sums(model):
         return _explained_sums(model, X, background, label, level)
     posterior = model.posterior_
     ranked = posterior.ranked
@@ -134,7 +134,7 @@ def _explained_sums(model: Any, X: Any, background: Any, label: Any, level: floa
 
     bytes_a_row = 32 * model.posterior_.variance.size * len(rows.names)
     values, low, high = np.moveaxis(by_rows(summed, len(matrix), bytes_a_row), 1, 0)
-    base = model.posterior_.sums(others)[:, :, effects.which].mean()
+    base = effects.at(others).mean()
     return shap.Explanation(
         values,
         base_values=np.full(len(matrix), base),

@@ -6,6 +6,8 @@ reference rows (Hooker 2007, Generalized functional ANOVA diagnostics, with a pr
 variance of f is the sum of those of the effects then (Sobol indices are shares of it). A column is
 one feature, or all those that a category of the table became. The mean of a box over some columns
 is the product of their probabilities, so a term stays a term when columns are averaged out.
+
+Of several sums f is one of them less the mean of all: a softmax tells only their differences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +22,13 @@ from bdtppl.inference.additive.complete_trees import inlined, vectorised
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.terms import BoxTerms, Evaluation, bins_of
 
-_MOST_PAIRS = 50  # whose effects are compared
+MOST_PAIRS = 50
+"""Pairs of columns whose effects are compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class SumEffects:
-    """Effects of columns on one sum of each draw s of a posterior.
+    """Effects of columns on f, one sum of each draw s of a posterior, less the mean of several.
 
     Attributes
     ----------
@@ -47,7 +50,17 @@ class SumEffects:
     _terms: BoxTerms = field(init=False, repr=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "_terms", self.posterior.terms_of(self.which))
+        object.__setattr__(self, "_terms", self.posterior.terms.added(self._share))
+
+    @property
+    def _share(self) -> np.ndarray:
+        """Factors of the sums in f, float64 [sums]."""
+        number = self.posterior.prior.num_sums
+        return np.eye(number)[self.which] - (1 / number if number > 1 else 0)
+
+    def at(self, matrix: np.ndarray) -> np.ndarray:
+        """Compute f at rows [m, d], float64 [s, m]."""
+        return (self._share @ self.posterior.sums(matrix)).reshape(-1, len(matrix))
 
     @cached_property
     def _bins(self) -> np.ndarray:
@@ -68,15 +81,20 @@ class SumEffects:
         return found
 
     @cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same in arrays: bins by feature, uint8 [d, most], and shares [columns, most]."""
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same in arrays: bins by feature, uint8 [d, most], and shares [columns, most].
+
+        And shares below each bin of columns of one feature, [columns, 257], 0 of others.
+        """
         most = max((len(share) for _, share in self._states), default=0)
         bins = np.zeros((len(self.column), most), np.uint8)
-        shares = np.zeros((len(self._states), most))
+        shares, below = np.zeros((len(self._states), most)), np.zeros((len(self._states), 257))
         for own, (states, share) in enumerate(self._states):
             bins[self.column == own, : len(share)] = states
             shares[own, : len(share)] = share
-        return bins, shares
+            if len(states) == 1:
+                below[own, 1:] = np.bincount(states[0], share, 256).cumsum()
+        return bins, shares, below
 
     @cached_property
     def _column_of(self) -> np.ndarray:
@@ -92,6 +110,15 @@ class SumEffects:
         found = np.ones(self._terms.feature.shape)
         _find_probabilities(self._terms, self._column_of, *self._tables, found)
         return found
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of f, float64 [s]."""
+        terms, number = self._terms, len(self._terms.constant)
+        value = terms.value * self._probability.prod(axis=1)
+        trees = terms.constant + np.bincount(terms.which, value, number)
+        linear = self._coefficients @ (self._law @ self._linear_columns(self.matrix))
+        return trees + linear + self._share @ self.posterior.prior.offsets
 
     @property
     def variance(self) -> np.ndarray:
@@ -175,7 +202,7 @@ class SumEffects:
             pair = np.sort(column[has][:, [a, b]], axis=1) @ [size, 1]
             score = np.abs(terms.value[has]) * spread[has, a] * spread[has, b]
             scores += np.bincount(pair, score, size * size)
-        likely = np.argsort(-scores, kind="stable")[:_MOST_PAIRS]
+        likely = np.argsort(-scores, kind="stable")[:MOST_PAIRS]
         pairs = [divmod(int(pair), size) for pair in likely if scores[pair] > 0]
         none = self.matrix[:0]
         variance = [self.pair(pair, none, none, of_mean=True)[1][0] for pair in pairs]
@@ -196,10 +223,9 @@ class SumEffects:
         effects: dict[tuple[int, ...], np.ndarray] = {
             (own,): each.mean(axis=0) for own, each in self.mains(self.matrix)
         }
-        for pair in self.strongest_pairs(_MOST_PAIRS):
-            given = self._given(pair, of_mean=True)
-            effects[pair] = given(self._bins)[0]
-        target = self.posterior.sums(self.matrix)[:, :, self.which].mean(axis=(0, 1))
+        for pair in self.strongest_pairs(MOST_PAIRS):
+            effects[pair] = self._given(pair, of_mean=True)(self._bins)[0]
+        target = self.at(self.matrix).mean(axis=0)
         root = np.sqrt(self._law)
         target = root * (target - self._law @ target)
         scaled = {key: root * (each - self._law @ each) for key, each in effects.items()}
@@ -237,6 +263,25 @@ class SumEffects:
             found[..., own] += self._linear(own, columns)
         return found
 
+    def alike(self, own: int, rows: np.ndarray) -> np.ndarray:
+        """Find, for each reference row, the first of rows [m, d] with its bins of a column."""
+        bins = bins_of(self.posterior.design, rows)[self.column == own]
+        return (bins[:, None] == self._bins[self.column == own][:, :, None]).all(axis=0).argmax(1)
+
+    def slope(self, feature: int) -> tuple[float, float | None, float | None]:
+        """Find the slope of the linear term in a feature, and where it begins and ends, if it does.
+
+        The slope is that of the mean of the draws.
+        """
+        prior = self.posterior.prior
+        if feature == prior.offset_feature:
+            return float(prior.offset_factor), None, None
+        columns = self.posterior.linear_columns
+        if feature not in columns.feature:
+            return 0.0, None, None
+        mean = self._coefficients[:, np.flatnonzero(columns.feature == feature)].mean(axis=0).sum()
+        return float(mean / columns.deviation[feature]), *columns.ends(feature)
+
     @cached_property
     def used(self) -> list[int]:
         """Columns with an effect."""
@@ -244,21 +289,23 @@ class SumEffects:
 
     @cached_property
     def _linear_column(self) -> np.ndarray:
-        """Column of each coefficient of the linear terms, and of the offset, int [p]."""
+        """Column of each coefficient of the linear terms, and offset, int [p]; -1 of none."""
         features, posterior = [], self.posterior
         if posterior.linear is not None:
             columns = posterior.linear_columns
             features = [*columns.feature, *[columns.group] * len(columns.levels)]
+            features += [columns.group] * len(list(columns.blocks))  # of new groups
         if posterior.prior.offset_feature is not None:
             features.append(posterior.prior.offset_feature)
-        return self.column[np.array(features, int)]
+        return np.append(self.column, -1)[np.array(features, int)]
 
     @cached_property
     def _coefficients(self) -> np.ndarray:
         """The same coefficients in each draw, float64 [s, p]."""
         found = np.ones((len(self._terms.constant), len(self._linear_column)))
         if self.posterior.linear is not None:
-            linear = self.posterior.linear[:, :, self.which].reshape(len(found), -1)
+            every = [self.posterior.linear, self.posterior.new_effects]
+            linear = (self._share @ np.concatenate(every, axis=-1)).reshape(len(found), -1)
             found[:, : linear.shape[1]] = linear
         return found
 
@@ -267,7 +314,8 @@ class SumEffects:
         posterior = self.posterior
         parts: list[Any] = [np.zeros((len(matrix), 0))]
         if posterior.linear is not None:
-            parts.append(posterior.linear_columns(matrix))
+            columns = posterior.linear_columns
+            parts += [columns(matrix), columns.of_new_groups(matrix)]
         if (feature := posterior.prior.offset_feature) is not None:
             parts.append(posterior.prior.offset_factor * matrix[:, [feature]])
         return np.hstack(parts)
@@ -300,6 +348,20 @@ def _inside(terms, column, t, own, bins, place):
 
 
 @inlined
+def _joint(terms, column, t, c, u, e, bins, law, below):
+    """Probability that a row is in the boxes of two terms by the features of one column."""
+    own, joint = column[t, c], 0.0
+    if below[own, -1] > 0:
+        low, high = max(terms.low[t, c], terms.low[u, e]), min(terms.high[t, c], terms.high[u, e])
+        joint = max(below[own, high + 1] - below[own, low], 0.0)
+    for v in range(law.shape[1] if below[own, -1] == 0 else 0):
+        is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
+        if is_in and _inside(terms, column, u, own, bins, v):
+            joint += law[own, v]
+    return joint
+
+
+@inlined
 def _is_first(column, t, c):
     """Whether no feature before has the same column."""
     is_first = True
@@ -309,15 +371,12 @@ def _is_first(column, t, c):
 
 
 @vectorised
-def _find_probabilities(terms, column, bins, law, found):
+def _find_probabilities(terms, column, bins, law, below, found):
     """Find the probability of each column of each term, at the first of its features."""
     for t in range(len(found)):
         for c in range(terms.order[t]):
             if _is_first(column, t, c):
-                own, found[t, c] = column[t, c], 0.0
-                for v in range(law.shape[1]):
-                    if law[own, v] > 0 and _inside(terms, column, t, own, bins, v):
-                        found[t, c] += law[own, v]
+                found[t, c] = _joint(terms, column, t, c, t, c, bins, law, below)
 
 
 @inlined
@@ -331,7 +390,7 @@ def _rest(probability, t, left_out):
 
 
 @vectorised
-def _add_interactions(terms, first, column, probability, bins, law, found):
+def _add_interactions(terms, first, column, probability, bins, law, below, found):
     """Add the covariances of all terms of each sum up, less those of their main effects."""
     for s in range(len(found)):
         for t in range(first[s], first[s + 1]):
@@ -341,18 +400,15 @@ def _add_interactions(terms, first, column, probability, bins, law, found):
                 for c in range(terms.order[t]):
                     if not _is_first(column, t, c):
                         continue
-                    own, joint, place = column[t, c], 0.0, -1
+                    place = -1
                     for e in range(terms.order[u]):
-                        if column[u, e] == own and place < 0:
+                        if column[u, e] == column[t, c] and place < 0:
                             place = e
                     if place < 0:
                         both *= probability[t, c]
                         apart *= probability[t, c]
                         continue
-                    for v in range(law.shape[1]):
-                        is_in = law[own, v] > 0 and _inside(terms, column, t, own, bins, v)
-                        if is_in and _inside(terms, column, u, own, bins, v):
-                            joint += law[own, v]
+                    joint = _joint(terms, column, t, c, u, place, bins, law, below)
                     product = probability[t, c] * probability[u, place]
                     both *= joint
                     apart *= product

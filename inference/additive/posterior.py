@@ -262,25 +262,18 @@ class SumPosterior:
         trees = self._mean_evaluation(bins_of(self.design, matrix))
         return (trees + self.prior.offsets_at(matrix) + linear)[0]
 
-    def terms_of(self, which: int) -> BoxTerms:
-        """Return the terms of the trees of one sum, by draw; that of the first chain come first."""
-        own = self._terms.which % self.prior.num_sums == which
-        terms = BoxTerms(
-            self._terms.constant[which :: self.prior.num_sums], *(a[own] for a in self._terms[1:])
-        )
-        return terms._replace(which=terms.which // self.prior.num_sums)
-
     @cached_property
-    def _terms(self) -> BoxTerms:
+    def terms(self) -> BoxTerms:
+        """Terms of the trees of all sums; those of the draws of the first chain come first."""
         return self._as_terms(self.rule, self.value)
 
     @cached_property
     def _evaluation(self) -> Evaluation:
-        return Evaluation(self._terms, self.design.num_codes)
+        return Evaluation(self.terms, self.design.num_codes)
 
     @cached_property
     def _mean_evaluation(self) -> Evaluation:
-        return Evaluation(self._terms.mean(), self.design.num_codes)
+        return Evaluation(self.terms.mean(), self.design.num_codes)
 
     @cached_property
     def _noise_evaluation(self) -> Evaluation:
@@ -298,11 +291,11 @@ class SumPosterior:
         # Not by BLAS, whose last bits depend on the number of rows.
         total = np.einsum("...p,mp->...m", of(self.linear), self.linear_columns(matrix))
         if (of_new := self.linear_columns.of_new_groups(matrix)).any():
-            total += np.einsum("...b,mb->...m", of(self._new_effects), of_new)
+            total += np.einsum("...b,mb->...m", of(self.new_effects), of_new)
         return total
 
     @cached_property
-    def _new_effects(self) -> np.ndarray:
+    def new_effects(self) -> np.ndarray:
         """Draw the effects of a group without training rows, float64 [chain, draw, sum, blocks].
 
         Their deviation is that of each draw; over draws they are spread evenly over its law.

@@ -87,12 +87,17 @@ class BoxTerms(NamedTuple):
 
     def mean(self) -> "BoxTerms":
         """Return the terms of the mean of all sums."""
-        one = self._replace(
-            constant=self.constant.mean(keepdims=True),
-            which=np.zeros_like(self.which),
-            value=self.value / len(self.constant),
+        return self.added(np.full(len(self.constant), 1 / len(self.constant)))
+
+    def added(self, weight: np.ndarray) -> "BoxTerms":
+        """Return the terms of weighted totals, each of the next k sums; the weights are [k]."""
+        number = len(weight)
+        totals = self._replace(
+            constant=self.constant.reshape(-1, number) @ weight,
+            which=self.which // number,
+            value=self.value * weight[self.which % number],
         )
-        return one._sorted()
+        return totals._sorted()
 
     def restricted(self, kept: np.ndarray, factor: np.ndarray) -> "BoxTerms":
         """Leave out features [t, most], and multiply terms by factors of theirs, [t, most]."""

@@ -118,6 +118,11 @@ class LinearColumns(NamedTuple):
             found[:, -len(factors) :] = np.transpose(factors) * is_new[:, None]
         return found
 
+    def ends(self, feature: int) -> tuple[float, float]:
+        """Values of a feature beyond which a column does not change."""
+        mean, most = float(self.mean[feature]), _MOST_DEVIATIONS * float(self.deviation[feature])
+        return mean - most, mean + most
+
     def _factors(self, matrix: np.ndarray) -> np.ndarray:
         """Factors of the effects of a group, float64 [1 + s, m]: 1, and what has a slope."""
         slopes = self._standardised(matrix, self.slopes)
