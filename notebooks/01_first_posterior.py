@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A first posterior: which tree made these flowers?
 #
-# A decision tree fitted by CART is one tree. Here we get *all* of them: the exact posterior over
+# CART fits a single decision tree. This notebook computes *all* of them: the exact posterior over
 # decision trees (Sullivan et al. 2023, BCART-PCFG), which sums over every tree that the data allow.
-# Nothing below is an approximation until we draw from it, and draws are independent.
+# Nothing below is an approximation until we draw from the posterior, and the draws are independent.
 
 # %%
 import tempfile
@@ -31,8 +31,8 @@ y = iris.target_names[iris.target]
 #
 # `prior=DepthDecay(0.95, 1.0)` is the prior of Chipman, George and McCulloch: a node at depth $k$
 # splits with probability $0.95\,(1+k)^{-1}$. Each feature is cut into at most ten buckets, and a
-# tree has at most six levels of splits. `fit` lists every set of rows that some tree can reach, and
-# scores it.
+# tree has at most six levels of splits. `fit` lists and scores every set of rows that some tree can
+# reach.
 
 # %%
 model = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, max_depth=6, random_state=0).fit(
@@ -51,8 +51,8 @@ plot_tree(model)
 plt.show()
 
 # %% [markdown]
-# The best tree has a probability of a few percent only. That is the point of a posterior: there are
-# many nearly as good, and they do not all ask the same questions.
+# The best tree has a probability of only a few percent. A posterior shows why: many trees are
+# nearly as good, and they split on different features.
 
 # %%
 plot_structures(model, k=4, by="tree")
@@ -67,7 +67,7 @@ assert mass[-1] < 0.9
 # %% [markdown]
 # ## Which measurements matter?
 #
-# The probability that a tree uses a feature at all is a sum over trees too, not a heuristic score.
+# The probability that a tree uses a feature is also a sum over trees, not a heuristic score.
 
 # %%
 inclusion = pd.Series(model.exact_.split_inclusion, X.columns).sort_values()
@@ -84,9 +84,9 @@ assert inclusion.idxmax() == "petal width"
 # %% [markdown]
 # ## Predict
 #
-# `predict_proba` averages over all trees. Cross-validated, the average is to be compared with the
+# `predict_proba` averages over all trees. We compare this average by cross-validation with the
 # single most probable tree of the same posterior and with CART. The log score is the mean log
-# probability of the true class: it punishes confident errors.
+# probability of the true class. It penalises confident errors.
 
 
 # %%
@@ -129,12 +129,12 @@ assert (
 assert table.loc["all trees (exact)", "mean log score"] > table.loc["CART", "mean log score"]
 
 # %% [markdown]
-# CART's pure leaves claim certainty, so one wrong flower costs it an infinite log score.
+# CART's pure leaves predict with certainty, so one wrong flower gives it an infinite log score.
 #
 # ## Compare priors by evidence
 #
-# The evidence is exact, so that comparing models is a subtraction. The grammar of splits depends on
-# the measurements alone and is kept: refits under other priors are quick.
+# The evidence is exact, so models can be compared by a subtraction. The grammar of splits depends
+# only on the measurements and is reused, so refits under other priors are fast.
 
 # %%
 priors = {
@@ -152,15 +152,15 @@ evidence = pd.Series(
 evidence.round(2).to_frame("log evidence")
 
 # %% [markdown]
-# `plot_evidence` does the same along one number: here the concentration of the leaves, from "a leaf
-# has one class" at the left to "any mixture of classes" at the right.
+# `plot_evidence` varies one hyperparameter. Here it is the concentration of the leaves: "a leaf has
+# one class" at the left, "any mixture of classes" at the right.
 
 # %%
 plot_evidence(model, "leaf__concentration", np.geomspace(0.01, 3, 12)).set_xscale("log")
 plt.show()
 
 # %% [markdown]
-# Its gradient is exact too, so hyperparameters can be fitted (empirical Bayes) ...
+# The gradient of the evidence is exact too, so hyperparameters can be fitted (empirical Bayes) ...
 
 # %%
 from bdtppl.inference.empirical_bayes import empirical_bayes
@@ -179,17 +179,17 @@ assert fitted.log_evidence[-1] > start.log_evidence_
 
 # %% [markdown]
 # ... or inferred: `TreeMarginal` (in `bdtppl.inference.pcfg.marginal`) is a NumPyro distribution of
-# this evidence, for NUTS to run on.
+# this evidence, which NUTS can sample.
 
 # %% [markdown]
-# ## In ArviZ
+# ## Use ArviZ
 #
-# `posterior_` holds independent draws. So there is nothing to wait for: R-hat is 1 and the
-# effective sample size is the number of draws.
+# `posterior_` contains independent draws. They need no burn-in: R-hat is 1, and the effective
+# sample size is the number of draws.
 #
-# Leave-one-out by importance sampling warns of some flowers: without them the posterior would be
-# another one, and no weighting of these draws turns into it. There the cross-validation above is to
-# be trusted.
+# Leave-one-out by importance sampling warns about some flowers. Without them the posterior would be
+# different, and no weighting of these draws can represent it. For these flowers, trust the
+# cross-validation above.
 
 # %%
 data = model.to_arviz()
@@ -204,10 +204,9 @@ assert ess_leaves > 0.7 * draws
 print(loo)
 
 # %% [markdown]
-# ## Keep it
+# ## Save the model
 #
-# A saved model is a folder with one file, of plain arrays and JSON; nothing in it is executed when
-# it is loaded.
+# A saved model is a folder with one file, of plain arrays and JSON. Loading it executes nothing.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:

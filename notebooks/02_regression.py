@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Regression: bands, and two trees that explain the same data
 #
-# The posterior over regression trees, exactly, and what its predictive distribution looks like.
-# Leaves are normal with unknown mean and variance, so that a new target in a leaf has a Student-t
-# distribution, and the predictive distribution is a mixture over all trees.
+# This notebook computes the exact posterior over regression trees and its predictive distribution.
+# Leaves are normal with unknown mean and variance, so a new target in a leaf has a Student-t
+# distribution. The predictive distribution is a mixture over all trees.
 
 # %%
 import matplotlib.pyplot as plt
@@ -28,10 +28,10 @@ from bdtppl.models.priors import DepthDecay, LeafPenalty
 # %% [markdown]
 # ## One input
 #
-# Two steps and a noise that differs between them. `LeafPenalty(6)` takes 6 nats for every split:
-# about the log of the number of places where it could be. The leaf family says what we know of the
-# noise: its variance is some tenths, $\sigma^2 \sim$ InverseGamma(1.5, 0.15). Without it, the
-# numbers of the leaf family are those of the greatest evidence.
+# The data have two steps, and noise that differs between them. `LeafPenalty(6)` subtracts 6 nats
+# for every split, which is about the log of the number of possible places. The leaf family states
+# our knowledge of the noise: its variance is some tenths, $\sigma^2 \sim$ InverseGamma(1.5, 0.15).
+# By default, the hyperparameters of the leaf family maximise the evidence.
 
 
 # %%
@@ -53,11 +53,11 @@ ax.set_title("dotted: the truth", loc="right", fontsize="small")
 plt.show()
 
 # %% [markdown]
-# The band is wide where the noise is, though nothing in the model says how noise depends on $x$:
-# each leaf has a variance of its own. And the mean is no staircase: near the jumps it averages over
-# trees that cut at different places.
+# The band is wide where the noise is large, although the model does not describe how noise depends
+# on $x$: each leaf has its own variance. The mean is not a staircase, because near the jumps it
+# averages over trees with different cuts.
 #
-# A 90 % band should hold 90 % of new targets. On the truth that made the data we can ask:
+# A 90 % band should contain 90 % of new targets. The data are simulated, so we can check this:
 
 # %%
 new_x = rng.uniform(0, 1, 4000)
@@ -72,11 +72,11 @@ assert abs(coverage[0.5] - 0.5) < 0.08
 assert abs(coverage[0.9] - 0.9) < 0.05
 
 # %% [markdown]
-# ## Two explanations of one set
+# ## Two explanations of one data set
 #
-# Wu et al.'s simulated set has three groups. A tree that splits on $x_3$ first and one that splits
-# on $x_1$ first describe it equally well. A Metropolis sampler that starts in one rarely finds the
-# other; here both are simply there, and their probabilities can be read off.
+# Wu et al.'s simulated set has three groups. A tree that splits on $x_3$ first and a tree that
+# splits on $x_1$ first describe it equally well. A Metropolis sampler that starts in one rarely
+# finds the other. Here both are part of the sum, with their probabilities.
 
 # %%
 X_wu, y_wu = make_wu(300, random_state=0)
@@ -94,9 +94,9 @@ assert share["x1"] > 0.2
 assert share["x3"] > 0.2
 
 # %% [markdown]
-# What draws of the posterior predictive look like beside the data is the oldest check of a model.
-# Here the groups of the replicated sets are a little wider than the observed ones: the default leaf
-# family again, which a leaf of 90 rows has not quite forgotten.
+# The oldest check of a model compares draws from the posterior predictive with the data. Here the
+# groups of the replicated sets are slightly wider than the observed ones. The cause is the default
+# leaf family, whose prior still has some weight in a leaf of 90 rows.
 
 # %%
 plot_predictive_check(wu)
@@ -105,8 +105,8 @@ plt.show()
 # %% [markdown]
 # ## Real data
 #
-# Diabetes: a measure of progression one year on, for 442 patients. Few bins, at most three levels
-# of splits and leaves of at least ten patients keep the chart small.
+# The diabetes table has a measure of progression after one year, for 442 patients. Few bins, at
+# most three levels of splits and leaves of at least ten patients keep the chart small.
 
 # %%
 diabetes = load_diabetes(as_frame=True, scaled=False)
@@ -119,10 +119,9 @@ plot_predictive(model)
 plt.show()
 
 # %% [markdown]
-# Rows stand in the order of their predictive mean, and the legend counts how many targets lie
-# inside each band. What does the prediction depend on? Partial dependence averages over all
-# patients; its band says how sure the posterior is of that average, and thin lines are single
-# patients.
+# Rows are sorted by their predictive mean, and the legend counts the targets inside each band.
+# Partial dependence shows how the prediction depends on a column, averaged over all patients. Its
+# band shows the posterior uncertainty of that average, and thin lines are single patients.
 
 # %%
 _, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained", sharey=True)
@@ -139,8 +138,8 @@ assert set(inclusion.index[:2]) == {"bmi", "s5"}
 # %% [markdown]
 # ## Would the model have produced these data?
 #
-# Draw whole tables of targets from the posterior predictive and put them beside the observed one:
-# by eye, and by statistics that the model was not fitted to. Where hardly any replicate is as
+# We draw whole tables of targets from the posterior predictive and compare them with the observed
+# one, by eye and by statistics that the model was not fitted to. If hardly any replicate is as
 # extreme as the data, the model misses something.
 
 
@@ -156,9 +155,9 @@ def check(fitted):
 check(model)
 
 # %% [markdown]
-# The spread is right; the lowest target is not. No patient is below 25, and the model invents
-# negative ones: leaves are normal, while the target is a positive number and skewed. So let the
-# leaves be normal on the scale of its square root.
+# The spread is correct, but the lowest target is not. No patient is below 25, and the model
+# predicts negative values, because leaves are normal while the target is positive and skewed. We
+# therefore model the square root of the target as normal.
 
 # %%
 y = diabetes.target.to_numpy()
@@ -166,8 +165,8 @@ root = ExactTreeRegressor(**settings).fit(diabetes.data, np.sqrt(y))
 check(root)
 
 # %% [markdown]
-# Evidences of $y$ and of $z = \sqrt{y}$ can be compared when both are densities of $y$: the log
-# Jacobian $-\log(2 \sqrt{y})$ of each row is added.
+# The evidences of $y$ and of $z = \sqrt{y}$ can be compared if both are densities of $y$. This
+# requires adding the log Jacobian $-\log(2 \sqrt{y})$ of each row.
 
 # %%
 log_evidence = pd.Series(
@@ -182,10 +181,10 @@ assert np.mean(lowest < y.min()) > 0.99
 assert log_evidence.iloc[1] > log_evidence.iloc[0] + 5
 
 # %% [markdown]
-# ## Held out
+# ## Held-out rows
 #
-# The average over trees beats one tree, whichever way that one is chosen, and its intervals keep
-# what they promise.
+# The average over trees predicts better than one tree, however that tree is chosen, and its
+# intervals have the stated coverage.
 
 # %%
 errors = {"all trees (exact)": [], "CART, same limits": []}
@@ -210,11 +209,11 @@ assert rmse["all trees (exact)"] < rmse["CART, same limits"]
 assert 0.85 < np.mean(inside) < 0.95
 
 # %% [markdown]
-# `plot_calibration` looks at all levels at once, each patient being predicted from all others.
-# Left: the place of each target in its own predictive distribution, uniform if the distributions
-# are right. Right: the share of targets inside central intervals, against what these promise. Wide
-# intervals keep their promise; narrow ones hold somewhat less than they say, since the targets of a
-# leaf are flatter in the middle than a normal distribution.
+# `plot_calibration` checks all levels at once, predicting each patient from all others. Left: the
+# quantile of each target in its own predictive distribution, which is uniform if the distributions
+# are correct. Right: the share of targets inside central intervals, against their nominal level.
+# Wide intervals have the nominal coverage. Narrow ones contain slightly fewer targets than they
+# state, because the targets of a leaf are flatter in the middle than a normal distribution.
 
 # %%
 _, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Telling the model what you know
+# # Use your prior knowledge
 #
-# A table is seldom all that is known. Which measurements matter, where doctors draw their lines,
-# which people must be treated alike, what last year's tree looked like: all of it can go into the
-# prior or into constraints. Angelopoulos and Cussens (2005) wrote such priors as small programs;
-# here they are small objects, and but for the last of them the posterior stays exact. Our table has
-# few rows on purpose: with many rows the data speak for themselves.
+# A table rarely contains everything that is known. You may know which measurements matter, which
+# thresholds doctors use, which people must be treated alike, or what last year's tree was. All of
+# this can enter the prior or constraints. Angelopoulos and Cussens (2005) wrote such priors as
+# small programs. Here they are small objects, and the posterior stays exact for all but the last of
+# them. Our table has few rows on purpose: with many rows the prior matters less.
 
 # %%
 from pathlib import Path
@@ -42,10 +42,10 @@ X_later, y_later = diabetes.data.iloc[later], diabetes.target.iloc[later].to_num
 print(f"{len(X)} patients to learn from, {len(X_later)} kept aside")
 
 # %% [markdown]
-# ## Look at the prior first
+# ## Sample the prior first
 #
-# A prior is a machine that draws trees, so it can be looked at before any target is. `PriorTrees`
-# draws from it on the rows of the table. Three settings of the prior of Chipman, George and
+# A prior generates trees, so it can be examined before any target is seen. `PriorTrees` draws from
+# it on the rows of the table. We compare three settings of the prior of Chipman, George and
 # McCulloch, where a node at depth $k$ splits with probability $\alpha\,(1 + k)^{-\beta}$:
 
 # %%
@@ -78,7 +78,7 @@ means = {name: trees.num_leaves.mean() for name, trees in drawn.items()}
 assert list(means.values()) == sorted(means.values(), reverse=True)
 
 # %% [markdown]
-# Draws are trees like any other. If they look absurd to you, the prior is not yours.
+# Draws are ordinary trees. If they look absurd, the prior does not express your knowledge.
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(12, 2.8), layout="constrained")
@@ -87,12 +87,12 @@ for ax, tree in zip(axes, drawn["usual: α = .95, β = 1"][3:6], strict=True):
 plt.show()
 
 # %% [markdown]
-# ## Which measurements, and where
+# ## Weight features and cuts
 #
-# Suppose that we know from elsewhere that body mass and the lipid value s5 drive this disease, and
-# that age and sex hardly do. `feature_weights` says so: a split takes its feature in proportion to
-# these weights. And doctors do not cut body mass at 27.3: they cut at 25 and at 30. `cut_weights`
-# may be any function of the rule; it is written with `jax.numpy` and traced, nothing is sampled.
+# Suppose that other studies show that body mass and the lipid value s5 drive this disease, and that
+# age and sex hardly do. `feature_weights` expresses this: a split chooses its feature in proportion
+# to these weights. Doctors also do not cut body mass at 27.3 but at 25 and at 30. `cut_weights` may
+# be any function of the rule; it is written with `jax.numpy` and traced, and nothing is sampled.
 
 # %%
 BMI = names.index("bmi")
@@ -125,8 +125,8 @@ ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %% [markdown]
-# Was it any use? The other patients can tell. The log score is the mean log density of the targets
-# that came true; the evidence says the same from the training rows alone.
+# The other patients show whether this helped. The log score is the mean log density of their
+# targets; the evidence makes the same comparison from the training rows alone.
 
 
 # %%
@@ -147,11 +147,11 @@ table.round(3)
 assert (table.loc["knows some medicine"] > table.loc["knows nothing"]).all()
 
 # %% [markdown]
-# ## What no tree may do
+# ## Forbid trees
 #
-# Constraints take rules away, and what is left is renormalised. Say that a tree is only of use in
-# the clinic if it asks cheap questions first: the root is body mass or blood pressure, and lipids
-# (s1 to s6 need a blood sample) are looked at only below a split on body mass.
+# Constraints remove rules, and the remaining ones are renormalised. Suppose that a tree is useful
+# in the clinic only if it uses cheap measurements first: the root must be body mass or blood
+# pressure, and lipids (s1 to s6 need a blood sample) may only appear below a split on body mass.
 
 # %%
 cheap_first = Constraints(
@@ -165,8 +165,8 @@ free = models["knows some medicine"].log_evidence_
 print(f"log evidence {clinic.log_evidence_:.2f} with these constraints, {free:.2f} without")
 
 # %% [markdown]
-# The difference of two exact log evidences is a log Bayes factor: what the data have to say against
-# the constraint, and here they say nothing against it. Every draw obeys:
+# The difference of two exact log evidences is a log Bayes factor. It measures the evidence of the
+# data against the constraint, and here there is none. Every draw satisfies the constraint:
 
 # %%
 trees = clinic.posterior_.trees.reshape(-1)
@@ -179,11 +179,11 @@ assert uses_lipid.any()
 assert (uses_bmi | ~uses_lipid).all()
 
 # %% [markdown]
-# ## People who must be treated alike
+# ## Treat people alike
 #
 # `KeepTogether` names a box that no split may cut (Figure 1 of Angelopoulos and Cussens). Slim
-# patients with ordinary blood pressure get one and the same advice, whatever the data say. In the
-# plane of two measurements one can see what happens: the average over trees is flat in the box.
+# patients with ordinary blood pressure then receive the same advice, whatever the data show. In the
+# plane of the two measurements, the average over trees is flat in the box.
 
 # %%
 pair = diabetes.data[["bmi", "bp"]]
@@ -211,12 +211,11 @@ assert (slots == slots[:, :1]).all()
 assert np.ptp(free.predict(inside)) > 10 > 1e-6 > np.ptp(boxed.predict(inside))
 
 # %% [markdown]
-# ## Last year's tree
+# ## Start from last year's tree
 #
-# `EditTree` is a prior around a tree that exists. Each draw starts from it and edits it, again and
-# again, each time with probability `edit_probability`: a leaf is split, two leaves are merged, or a
-# rule is changed. Let last year's tree be what CART made of 200 other patients, and let our 60 be
-# this year's.
+# `EditTree` is a prior around an existing tree. Each draw starts from that tree and edits it
+# repeatedly, each time with probability `edit_probability`: it splits a leaf, merges two leaves, or
+# changes a rule. Last year's tree is CART's fit to 200 other patients, and our 60 are this year's.
 
 # %%
 past, test = later[:200], later[200:]
@@ -241,10 +240,10 @@ rmse = pd.Series({name: np.sqrt(np.mean((p - y_test) ** 2)) for name, p in predi
 print(rmse.round(1).to_string())
 
 # %% [markdown]
-# ## The same, in a file
+# ## Write the prior in a file
 #
-# Whoever fits from the command line (`bdtppl fit table.csv --model exact --prior-file prior.toml`)
-# writes what is known in a small file. It is parsed, never executed; an error in it names its line.
+# On the command line (`bdtppl fit table.csv --model exact --prior-file prior.toml`) prior knowledge
+# is read from a small file. The file is parsed, never executed, and an error names its line.
 
 # %%
 text = """\

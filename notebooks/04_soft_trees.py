@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Soft trees: one chain for each topology
 #
-# A soft tree does not cut. Near a boundary a row goes left with a probability between 0 and 1,
-# along a direction of its own, so that the likelihood is smooth and Hamiltonian Monte Carlo can
-# move in it. What is not smooth is the *topology*: its number of parameters changes with it, and
-# chains that jump between topologies get stuck. DCC-Tree (Cochrane, Wills and Johnson 2024)
-# divides: NUTS runs within each topology; conquers: the evidence of each is estimated from its
-# draws; and combines: topologies are weighed by prior times evidence.
+# A soft tree does not cut sharply. Near a boundary a row goes left with a probability between 0 and
+# 1, along a direction of its own. The likelihood is therefore smooth, and Hamiltonian Monte Carlo
+# can sample it. The *topology* is discrete: the number of parameters changes with it, and chains
+# that jump between topologies get stuck. DCC-Tree (Cochrane, Wills and Johnson 2024) has three
+# steps. It divides: NUTS runs within each topology. It conquers: the evidence of each is estimated
+# from its draws. It combines: topologies are weighted by prior times evidence.
 #
-# The settings here are cheap (few chains, few draws, small tables), so that this page is made in a
-# minute. The paper's are the estimator's defaults.
+# The settings here are cheap (few chains, few draws, small tables), so that this page runs in a
+# minute. The paper's settings are the estimator's defaults.
 
 # %%
 import time
@@ -26,8 +26,8 @@ cheap = dict(initial_trees=100, activation_count=1, chains=4, warmup=200, draws=
 # %% [markdown]
 # ## Wu's simulated set
 #
-# Three groups in three boxes, with means 1, 3 and 5. Two splits are enough, and two topologies of
-# two splits describe the groups equally well: one whose second split is on the left of the first,
+# Three groups lie in three boxes, with means 1, 3 and 5. Two splits are enough. Two topologies of
+# two splits describe the groups equally well: one whose second split is to the left of the first,
 # and its mirror image.
 
 # %%
@@ -40,10 +40,10 @@ plot_topologies(wu)
 plt.show()
 
 # %% [markdown]
-# Each row is a topology, drawn at the left; its point is the log evidence, with two standard errors
-# (the paper's Figure 1). One split is far too few for three groups. The percentages weigh the
-# evidence with the prior of topologies; here trees have at most two splits (`max_splits`), and with
-# more allowed they would hold a seventh of the weight.
+# Each row is a topology, drawn at the left. Its point is the log evidence, with two standard errors
+# (the paper's Figure 1). One split is far too few for three groups. The percentages combine the
+# evidence with the prior of topologies. Here trees have at most two splits (`max_splits`); if more
+# were allowed, larger trees would have a seventh of the weight.
 
 # %%
 for part in wu.components_:
@@ -57,12 +57,12 @@ two = {part.topology.code for part in wu.components_ if part.probability > 0.01}
 assert two == {"11000", "10100"}
 
 # %% [markdown]
-# ## What a prediction looks like
+# ## Predictive densities
 #
-# The density of a new target at a few rows (the paper's Figure 2), with the truth and what CART
-# says. Three rows lie inside the groups. The others lie in the gaps between them, where there are
-# no data: trees disagree about where the boundary runs, and the density is spread over the groups
-# that the row may belong to. CART gives one number, and no hint.
+# The figure shows the density of a new target at a few rows (the paper's Figure 2), with the truth
+# and CART's prediction. Three rows lie inside the groups. The others lie in the gaps between them,
+# where there are no data. There the trees disagree about the boundary, and the density is spread
+# over the groups to which the row may belong. CART predicts one number, without uncertainty.
 
 # %%
 rows = {
@@ -87,7 +87,7 @@ assert width[:3].max() < 1.2 < width[3:].max()
 #
 # The set of Chipman, George and McCulloch has five regions, so a tree needs four splits, and there
 # are many topologies of that size. Its boundaries are sharp, so splits end sharper than by default
-# (`h_final`). Chains are short here: read R-hat before the percentages.
+# (`h_final`). Chains are short here: check R-hat before you use the percentages.
 
 # %%
 X_cgm, y_cgm = make_cgm(200, random_state=0)

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Amortised trees: a policy that has learned the posterior
 #
-# The exact posterior needs a chart of all sets of rows that splits can make. Where that is too
-# large, one can *train* something to draw trees instead: a generative flow network (GFlowNet) grows
-# a tree split by split, and is trained until it draws each tree as often as the posterior says
-# (DT-GFN, 2025). On a table small enough for both we hold the one against the other, which is the
-# only way to know what a trained sampler is worth.
+# The exact posterior needs a chart of all sets of rows that splits can produce. If that is too
+# large, one can *train* a policy to draw trees instead. A generative flow network (GFlowNet) grows
+# a tree split by split, and is trained until it draws each tree with its posterior probability
+# (DT-GFN, 2025). On a table small enough for both, we compare the policy with the exact posterior.
+# Only such a comparison shows how good a trained sampler is.
 
 # %%
 import time
@@ -34,9 +34,10 @@ X, X_test, y, y_test = train_test_split(X, y, test_size=0.2, random_state=1, str
 # %% [markdown]
 # ## The same model twice
 #
-# Nine cuts on each measurement, at most three levels of splits, the prior of the paper (each split
-# costs its description length), and leaves with a Dirichlet prior of .1 a class. These are the
-# estimator's own defaults, named here since the exact posterior has others.
+# The model has nine cuts on each measurement, at most three levels of splits, the prior of the
+# paper (each split costs its description length), and leaves with a Dirichlet prior of .1 a class.
+# These are the defaults of the GFlowNet estimator. We state them because those of the exact
+# posterior differ.
 
 # %%
 model = dict(grid=9, max_depth=3, leaf=DirichletCategorical.symmetric(3, 0.1), random_state=0)
@@ -49,9 +50,10 @@ exact = ExactTreeClassifier(prior=flow.prior_, **model).fit(X, y)
 # %% [markdown]
 # ## Has it learned?
 #
-# Training reports a loss; that alone says little. The sum over all trees of prior weight times
-# likelihood does: the network holds an estimate of its logarithm, and importance weights of its
-# draws give another, with an error. Here we also know the truth.
+# Training reports a loss, which alone says little. The sum over all trees of prior weight times
+# likelihood is more informative. The network learns an estimate of its logarithm, and the
+# importance weights of its draws give another estimate, with an error. Here we also know the true
+# value.
 
 # %%
 print(f"exact               {exact.log_partition_:8.3f}")
@@ -85,10 +87,9 @@ assert flow.lower_bound_ < exact.log_partition_
 # %% [markdown]
 # ## Tree by tree
 #
-# A hundred thousand draws from the exact posterior show how often each tree ought to be drawn.
-# Trees of one probability (the same parts of the rows, cut in another order or elsewhere in a gap)
-# are taken together. The bars are what a thousand draws of the exact posterior would give, 99 times
-# of 100.
+# A hundred thousand draws from the exact posterior show how often each tree should be drawn. Trees
+# of equal probability (the same partition of the rows, with cuts in another order or elsewhere in a
+# gap) are pooled. The bars are 99 % intervals for a thousand draws of the exact posterior.
 
 # %%
 found = flow.posterior_
@@ -117,11 +118,12 @@ print(f"{inside:.0%} of the points lie within their bars")
 assert inside > 0.9
 
 # %% [markdown]
-# ## What matters: predictions
+# ## Predictions
 #
-# A thousand draws need not hit every tree to predict as the posterior does. `ensemble` says how the
-# draws are put together. The paper's Algorithm 1 weighs each draw by its posterior probability; but
-# a policy that draws from the posterior has done that already, and the second time sharpens it.
+# A thousand draws need not contain every tree to predict as the posterior does. `ensemble` selects
+# how the draws are combined. The paper's Algorithm 1 weights each draw by its posterior
+# probability. A policy that draws from the posterior has already done that, and a second weighting
+# makes the predictions too sharp.
 
 # %%
 truth = exact.predict_proba(X_test)
@@ -146,13 +148,13 @@ assert off["importance"] < off["algorithm-1"]
 assert (exact.predict(X_test) == flow.predict(X_test)).mean() > 0.96
 
 # %% [markdown]
-# ## The paper's way of training
+# ## The paper's training
 #
-# `method="trajectory"` trains the policy of the paper, a
-# network that looks at a tree under construction. It has to learn all of the posterior's shape by
-# trial, where the grammar's flows begin from what they can compute, so it needs more steps. We give
-# it few: the fit warns that it has not come to a balance, and so it should, for trees that a policy
-# never draws leave no trace in the weights of those that it does.
+# `method="trajectory"` trains the policy of the paper, a network that reads a partial tree. It must
+# learn the whole shape of the posterior by trial, whereas the grammar's flows start from computable
+# values. It therefore needs more steps, and we give it few. The fit warns that the policy has not
+# converged. This warning matters, because trees that a policy never draws leave no trace in the
+# weights of those that it does.
 
 # %%
 start = time.perf_counter()

@@ -1,12 +1,13 @@
 # %% [markdown]
 # # Which model?
 #
-# Several systems, several priors, hard and soft trees: which one describes the data best? There is
-# no single number. The *evidence* is the probability of the targets before any was seen: the
-# natural measure where the prior is meant, and as sensitive to it. *Leave-one-out* and
-# *cross-validation* ask how well a row is predicted from the others. *Stacking* asks for the best
-# mixture. `bdtppl.compare` puts them side by side, refuses what cannot be compared, and leaves a
-# cell blank, with the reason, where a quantity does not exist.
+# Several systems and priors, hard and soft trees: which of them describes the data best? No single
+# number answers this. The *evidence* is the probability of the targets before any of them was seen.
+# It is the natural measure if the prior is meant seriously, and it is sensitive to the prior.
+# *Leave-one-out* and *cross-validation* measure how well a row is predicted from the others.
+# *Stacking* finds the best mixture. `bdtppl.compare` tabulates all of them, raises an error for
+# models that cannot be compared, and leaves a cell blank, with the reason, if a quantity does not
+# exist.
 
 # %%
 import matplotlib.pyplot as plt
@@ -33,11 +34,11 @@ X, y = diabetes.data[["bmi", "s5"]].iloc[rows], diabetes.target.iloc[rows]
 # %% [markdown]
 # ## Side by side
 #
-# Five of the models below are one: the same prior, the same leaves and the same cuts, with the
-# posterior computed exactly, by a trained policy, by tempered Markov chains, by a particle filter,
-# and by a greedy search for one tree. Then a prior that expects a stump if anything, and soft
-# trees, whose splits are smooth and run along combinations of the measurements: topology by
-# topology, and by chains that jump between topologies.
+# Five of the models below are the same model, with the same prior, leaves and cuts. Their posterior
+# is computed exactly, by a trained policy, by tempered Markov chains, by a particle filter, and by
+# a greedy search for one tree. The others are a prior that expects at most one split, and soft
+# trees, whose splits are smooth and use combinations of the measurements. Soft trees are fitted
+# topology by topology, and by chains that jump between topologies.
 
 # %%
 usual = dict(prior=DepthDecay(0.95, 1.0), leaf="from_targets", bins=5, max_depth=2, min_leaf=5)
@@ -67,13 +68,13 @@ plot_comparison(found)
 plt.show()
 
 # %% [markdown]
-# What can be read off:
+# The table shows:
 #
-# - *exact* and *amortised* agree in everything, as two ways to one posterior must; that they do is
-#   a check of the trained policy. *Markov chains* and the *particle filter* agree within the errors
-#   that they state.
+# - *exact* and *amortised* agree in everything, as two computations of one posterior must. This
+#   agreement validates the trained policy. *Markov chains* and the *particle filter* agree within
+#   their stated errors.
 # - *greedy* finds one tree. Its share of the sum over all trees is a lower bound of the evidence,
-#   and is written as one; chains that *jump* give no evidence, and their cell is blank.
+#   and is shown as a bound. Chains that *jump* give no evidence, and their cell is blank.
 # - Evidence is in nats: a difference of 3 is twenty to one.
 
 # %%
@@ -91,10 +92,10 @@ for name, (nats, error) in behind.items():
 # %% [markdown]
 # ## By cross-validation
 #
-# Leave-one-out by importance sampling warns where a row is so influential that no weighting of
-# draws makes up for leaving it out (Pareto k above 0.7). Fitting anew without it always works, and
-# works for a greedy tree too; it costs a fit for each fold. CRPS is the mean absolute error of a
-# whole predictive distribution, in units of the target: less is better.
+# Leave-one-out by importance sampling warns if a row is so influential that no weighting of draws
+# can compensate for its removal (Pareto k above 0.7). Refitting without the row always works, also
+# for a greedy tree, but costs one fit per fold. CRPS is the mean absolute error of a whole
+# predictive distribution, in units of the target; lower is better.
 
 # %%
 hard = {name: models[name] for name in ("exact", "greedy", "a stump if anything")}
@@ -107,5 +108,6 @@ assert score["exact"] > score["greedy"]
 
 # %% [markdown]
 # The column of weights is stacking: the mixture of predictive distributions with the best held-out
-# log score. It does not choose the best model; it asks what each adds to the others, so that two
-# that agree share a weight in any way, and one that is poor by itself may have some.
+# log score. It does not choose the best model, but measures what each model adds to the others. Two
+# models that agree may therefore share a weight in any proportion, and a model that is poor by
+# itself may have some weight.

@@ -1,11 +1,10 @@
 # %% [markdown]
 # # A tree inside a NumPyro model
 #
-# A tree prior has numbers in it: how readily nodes split, how noisy leaves are. So far we have
-# chosen them. Here they get priors of their own and are inferred, while the tree is summed out
-# exactly: `TreeMarginal` is a NumPyro distribution whose log probability is the log evidence of
-# *all* trees, with its gradient. NUTS never sees a tree; it moves in a space of three smooth
-# parameters.
+# A tree prior has hyperparameters: how readily nodes split, how noisy leaves are. So far we have
+# chosen them. Here they have priors of their own and are inferred, while the tree is summed out
+# exactly. `TreeMarginal` is a NumPyro distribution whose log probability is the log evidence of
+# *all* trees, with its gradient. NUTS never sees a tree; it samples three smooth parameters.
 
 # %%
 import arviz as az
@@ -42,7 +41,7 @@ y, y_test = z[train], z[test]
 # %% [markdown]
 # ## The model
 #
-# The grammar of all splits depends on the inputs alone. It is compiled once, and every evaluation
+# The grammar of all splits depends only on the inputs. It is compiled once, and every evaluation
 # below is one pass over it.
 
 # %%
@@ -74,9 +73,8 @@ def model(y=None):
 
 
 # %% [markdown]
-# Before we condition, we look. `TreeMarginal` can also be drawn from: a tree from the prior, then
-# targets from its leaves. The prior predictive is wide, as it should be, and centred where the data
-# are.
+# We first sample the prior. `TreeMarginal` draws a tree from the prior, then targets from its
+# leaves. The prior predictive is wide, as intended, and centred on the data.
 
 # %%
 imagined = Predictive(model, num_samples=20)(jax.random.key(1))["y"]
@@ -103,7 +101,8 @@ plt.show()
 # %% [markdown]
 # ## NUTS
 #
-# Two short chains. Each gradient is a pass over the grammar and back, a few milliseconds at most.
+# We run two short chains. Each gradient is a forward and a backward pass over the grammar, a few
+# milliseconds at most.
 
 # %%
 mcmc = MCMC(
@@ -119,9 +118,9 @@ data = az.from_numpyro(mcmc)
 az.summary(data)
 
 # %% [markdown]
-# What has been learned? Grey is what we believed before, blue after. The noise within leaves is
-# known twice as well as before. How readily the root splits (`alpha`) and how alike the variances
-# of leaves are, a single tree of at most four leaves tells little about.
+# Grey is the prior, blue the posterior. The noise within leaves is known twice as precisely as
+# before. A single tree of at most four leaves has little information about how readily the root
+# splits (`alpha`) and how similar the variances of leaves are.
 
 # %%
 before = Predictive(lambda: hyperparameters() and None, num_samples=4000)(jax.random.key(2))
@@ -143,9 +142,9 @@ assert known["noise"] < 0.6  # half, within three errors of 150 draws
 # %% [markdown]
 # ## Predict
 #
-# A prediction averages over trees, exactly, and over hyperparameters, by draws: for each of some
-# draws the exact posterior is rebuilt on the same grammar and asked for its predictive density. We
-# hold it against the defaults of `ExactTreeRegressor` on patients kept aside.
+# A prediction averages over trees exactly, and over hyperparameters by draws. For each of several
+# draws the exact posterior is recomputed on the same grammar, with its predictive density. We
+# compare it with the defaults of `ExactTreeRegressor` on held-out patients.
 
 
 # %%
@@ -174,9 +173,9 @@ print(
 # %% [markdown]
 # ## One tree, or one for each sex?
 #
-# Inside a model a tree's evidence is a number like any other. So questions about trees become
-# parameters: is there one tree for all patients, or do women and men have trees of their own that
-# share hyperparameters? Both marginal likelihoods are computed, and the indicator is summed out.
+# Inside a model the evidence of a tree is an ordinary term. Questions about trees therefore become
+# parameters: do all patients share one tree, or do women and men have separate trees with common
+# hyperparameters? Both marginal likelihoods are computed, and the indicator is summed out.
 
 # %%
 is_male = X[:, 0] == X[:, 0].max()
@@ -207,7 +206,6 @@ print(f"probability that one tree serves all: {one_tree:.3f}")
 assert one_tree > 0.5
 
 # %% [markdown]
-# Nothing here is special to trees: any NumPyro model may hold several `TreeMarginal`s, share their
-# parameters in a hierarchy, or set them beside other distributions. Two limits: it is
-# differentiable once (NUTS needs no more), and the targets of a tree are data, so that no gradient
-# flows into them.
+# Nothing here is special to trees: any NumPyro model may contain several `TreeMarginal`s, share
+# their parameters in a hierarchy, or combine them with other distributions. There is one limit: the
+# targets of a tree are data, so no gradient with respect to them is available.

@@ -2,9 +2,9 @@
 # # Sums of trees (BART)
 #
 # One tree can be read; a sum of many small ones predicts better. `BARTRegressor` draws such sums,
-# with a linear term: each tree in turn is drawn anew, exactly, given all the others. Here it meets
-# the exact posterior of single trees, a greedy tree, soft trees and a random forest, on the
-# progression of diabetes in 442 patients.
+# with a linear term. Each tree in turn is drawn from its exact full conditional given all others.
+# We compare it with the exact posterior of single trees, a greedy tree, soft trees and a random
+# forest, on the progression of diabetes in 442 patients.
 
 # %%
 import json
@@ -41,12 +41,12 @@ train, held = order[:300], order[300:]
 
 
 # %% [markdown]
-# ## Beside the others
+# ## Compare with other models
 #
-# All with their defaults but for the soft trees, which get few topologies, short chains and three
-# columns so that this page does not take long: their figures are for that. CRPS compares the
-# whole predictive law with what came; less is better. The forest predicts a number alone, whose
-# CRPS is its absolute error.
+# All models have their defaults, except that the soft trees get few topologies, short chains and
+# three columns, so that this page runs quickly. Their figures are for these settings. CRPS compares
+# the whole predictive distribution with the observed target; lower is better. The forest predicts a
+# single number, whose CRPS is its absolute error.
 
 
 # %%
@@ -90,14 +90,14 @@ assert table["CRPS"].idxmin() == "sum of 200 trees"
 table.round(2)
 
 # %% [markdown]
-# These are 142 held-out rows of one table. The page *Which estimator for my table?* has nine tables
-# with five folds each.
+# These are 142 held-out rows of one table. The page *Which estimator?* has nine tables with five
+# folds each.
 #
-# ## Do the chains agree?
+# ## Check the chains
 #
-# `diagnostics_` has R-hat and effective draws. Predictions mix first, the noise (sigma) and the log
-# likelihood last. `fit` goes on until the predictions of fifty rows agree (their R-hat together is
-# "predictions"), and warns if they do not.
+# `diagnostics_` contains R-hat and effective sample sizes. Predictions mix first, the noise (sigma)
+# and the log likelihood last. `fit` continues until the predictions of fifty rows agree (their
+# joint R-hat is "predictions"), and warns if they do not.
 
 # %%
 bart = models["sum of 200 trees"][0]
@@ -108,10 +108,10 @@ draws = bart.mean_draws(X.iloc[held[:1]])  # [chains, draws, rows]
 print("R-hat of the first held-out row:", round(float(az.rhat(draws[:, :, 0])), 3))
 
 # %% [markdown]
-# ## What it found
+# ## Interpret the sum
 #
-# There is no tree to show. The share of each column in all splits has an interval, and the
-# effect of a column on the prediction has a band.
+# There is no tree to show. The share of each column in all splits has an interval, and the effect
+# of a column on the prediction has a band.
 
 # %%
 share = pd.DataFrame(bart.summary()["feature_importance_interval"], index=["low", "high"]).T
@@ -162,9 +162,9 @@ assert away < 0.2 * np.std(found)
 # %% [markdown]
 # ## Many columns
 #
-# With 200 trees and few strong columns, shares stay near equal: trees with nothing left to explain
-# take any column. `sparsity=1` lets weak columns die out (Linero 2018). Here are 40 columns of
-# noise beside the ten real ones.
+# With 200 trees and few strong columns, the shares are nearly equal, because trees with nothing
+# left to explain split on any column. `sparsity=1` suppresses weak columns (Linero 2018). Here 40
+# columns of noise are added to the ten real ones.
 
 # %%
 rng = np.random.default_rng(1)

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Sums of trees inside a NumPyro model
 #
-# Regression by sums of trees (BART) usually comes as a program for normal or binary targets.
-# Here a sum of trees is one site of a NumPyro model, beside any others:
-# `f = numpyro.sample("f", TreeSum(X))` has one value a row. `TreeGibbs(NUTS(model))` redraws the
-# trees while NUTS moves the rest. Three models follow that no ready-made estimator has: counts
-# with exposures and clinics, survival with censoring, and noise that depends on the row.
+# Regression by sums of trees (BART) is usually a program for normal or binary targets. Here a sum
+# of trees is one site of a NumPyro model, together with any others: `f = numpyro.sample("f",
+# TreeSum(X))` has one value per row. `TreeGibbs(NUTS(model))` resamples the trees while NUTS moves
+# the other sites. The three models below have no ready-made estimator: counts with exposures and
+# clinics, survival with censoring, and noise that depends on the row.
 
 # %%
 import warnings
@@ -48,8 +48,8 @@ def sample(model, *data, num_warmup=300, num_samples=300, num_chains=2):
 # %% [markdown]
 # ## Counts, with exposures and a random intercept
 #
-# Thirty clinics report events of patients who were watched for different times. The rate depends
-# on age and dose in a way that nobody knows, and clinics differ.
+# Thirty clinics report events of patients who were observed for different times. The rate depends
+# on age and dose in an unknown way, and clinics differ.
 
 # %%
 num_rows, num_clinics = 600, 30
@@ -79,9 +79,9 @@ labelled = az.from_numpyro(mcmc, log_likelihood=True)
 az.summary(labelled, var_names=["spread", "size"], round_to=2)
 
 # %% [markdown]
-# The clinics' spread was 0.5 and the size 5. `samples_at` gives the draws with the sum at other
-# rows; NumPyro's `Predictive` takes them. Here is the effect of age at two doses, for a clinic
-# that is like the average.
+# The true spread of the clinics was 0.5 and the true size 5. `samples_at` returns the draws with
+# the sum at other rows, for NumPyro's `Predictive`. The figure shows the effect of age at two
+# doses, for an average clinic.
 
 # %%
 ages = np.linspace(20, 80, 61)
@@ -99,8 +99,8 @@ axes.legend(frameon=False, title="posterior median, 90 % band;\ndotted: the trut
 figure.tight_layout()
 
 # %% [markdown]
-# ArviZ reads the run like any other, so models can be compared by leave-one-out. Without the
-# clinics' intercepts, the model predicts worse.
+# ArviZ reads this run like any other, so models can be compared by leave-one-out. Without the
+# intercepts of the clinics, the model predicts worse.
 
 
 # %%
@@ -120,9 +120,9 @@ compared.round(1)
 # %% [markdown]
 # ## Survival, with censoring
 #
-# A Weibull law of the time to an event, whose scale is the exponential of a sum of trees. Where
-# the study ended before the event, all that is known is that the time was longer: such a row
-# contributes its probability to survive.
+# The time to an event has a Weibull distribution, whose scale is the exponential of a sum of trees.
+# If the study ended before the event, only a lower limit of the time is known. Such a row
+# contributes its survival probability.
 
 # %%
 X = rng.uniform(size=(400, 4))
@@ -167,8 +167,9 @@ figure.tight_layout()
 # %% [markdown]
 # ## Noise that depends on the row: two sums
 #
-# One sum is the mean, another one the log of the standard deviation. Given the second, the first
-# has a normal conditional law, so the kernel draws its trees exactly; it finds this out by itself.
+# One sum is the mean, and another the log of the standard deviation. Given the second, the first
+# has a normal full conditional, so the kernel draws its trees exactly. It detects this
+# automatically.
 
 # %%
 x = np.sort(rng.uniform(0, 1, 500))
@@ -202,7 +203,6 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# Anything that NumPyro can write is possible around a sum of trees, as long as the log density
-# has two derivatives in it. Read `tree_acceptance` of the run: the closer the log density is to a
-# quadratic over the reach of one tree, the more proposals are accepted, and more trees make each
-# one's reach smaller.
+# A sum of trees can be part of any NumPyro model whose log density is twice differentiable with
+# respect to the sum. Check `tree_acceptance` of the run. Acceptance is higher if the log density is
+# closer to a quadratic over the range of one tree, and more trees reduce the range of each.

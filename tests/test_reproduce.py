@@ -116,7 +116,7 @@ def test_tasks_are_kept_and_not_run_again(tmp_path, capsys):
     page = render([experiment], tmp_path)
     assert "| a | 1.500 ± 0.500 [1.5] |" in page
     assert "| b (quoted) | [9] |" in page
-    assert "Of 1 printed numbers that ours can be compared with, 1 agree" in page
+    assert "We compare 1 printed numbers with ours: 1 agree within" in page
 
 
 def test_an_experiment_without_its_data_is_left_out(tmp_path, capsys):

@@ -254,17 +254,17 @@ DCC_TREE = Experiment(
     protocol=(
         "The authors' splits, priors and hyperparameters (Table 5), T = 500 iterations, 100 "
         "initial trees, one run of each set. Rows with T = 20 are means of ten short runs; on cgm "
-        "it is one run, which starts with 1,000 trees. Pilots with soft splits, restarts of chains "
-        "that are stuck, all chains' proposals below the importance weights, and tempered SMC "
-        "where these weights are too uneven are ours. Train and test are by the posterior mean. "
-        "Hard routing sends each row one way; single draws are the mean score of one tree; "
-        "balanced votes are the authors' votes by class. The paper gives standard deviations of "
-        "ten runs, from which we take standard errors. Tables 3 to 5 hold settings and no results. "
-        "Times are CPU seconds and include burn-in and compilation, which T = 20 spreads over "
-        "fewer proposals; the paper's are by the clock. It does not say which weights are zero: "
-        "ours are those that vanish in single precision, which its program has, and their share is "
-        "that of all weighted draws. Figure 1 is of seed 0, its eight likeliest topologies. Two "
-        "topologies of each synthetic set make the true partition."
+        "there is one run, which starts with 1,000 trees. We add pilots with soft splits, restarts "
+        "of stuck chains, a mixture of all chains' proposals as the denominator of the importance "
+        "weights, and tempered SMC where these weights are too uneven. Train and test use the "
+        "posterior mean. Hard routing sends each row one way; single draws are the mean score of "
+        "one tree; balanced votes are the authors' votes by class. The paper gives standard "
+        "deviations of ten runs, from which we compute standard errors. Its Tables 3 to 5 contain "
+        "settings and no results. Times are CPU seconds and include burn-in and compilation, which "
+        "T = 20 distributes over fewer proposals; the paper's are wall-clock times. The paper does "
+        "not define zero weights. We count those that vanish in single precision, which its "
+        "program uses, as a share of all weighted draws. Figure 1 shows the eight most probable "
+        "topologies of seed 0. Two topologies of each synthetic set produce the true partition."
     ),
     tasks=_tasks,
     tables=[
@@ -286,16 +286,16 @@ DCC_TREE = Experiment(
     seconds=1000.0,
     reasons={
         "Table 1 | cgm": (
-            "least squares in the true leaves has .04025 on the test rows; larger errors come of "
-            "runs that do not meet the true partition."
+            "least squares in the true leaves has .04025 on the test rows; larger errors come from "
+            "runs that do not find the true partition."
         ),
         "Table 2 | raisin": (
-            "Table 5 sets h_final = .001 by hand. A value that the evidence chooses does better: "
-            "see `python -m benchmarks.soft_trees sharpness`."
+            "Table 5 sets h_final = .001 by hand. The value with the largest evidence is more "
+            "accurate: see `python -m benchmarks.soft_trees sharpness`."
         ),
         "Table 2": (
-            "the paper's runs agree so closely, and ten earlier ones of ours did, that one row of "
-            "the set is more than two errors."
+            "the paper's runs agree closely, as did ten earlier ones of ours, so one row of the "
+            "set exceeds two standard errors."
         ),
     },
     tolerance=0.05,
@@ -304,15 +304,15 @@ DCC_TREE_RIVALS = Experiment(
     name="dcc_tree_rivals",
     paper=PAPER,
     protocol=(
-        "Other samplers on the same splits, ten runs of each; of HMC-DF and HMC-DFI, which take "
-        "longer, one. Train and test are means over single draws, as we read the paper; the "
-        "posterior mean stands beside them. The paper does not print the lengths of chains. We run "
-        "four chains: of 5,000 steps of warm-up and 5,000 more for CGM and WU, of 500 jumps of "
-        "burn-in and 100 more for HMC-DF and HMC-DFI, in whose burn-in chains in poor modes go "
-        "where others are, which is ours. On wu hyperparameters are those of Table 4. For other "
-        "sets the paper does not print them: HMC has the h of Table 5, CGM and WU the priors of "
-        "Table 4, and the particle filter the defaults of `ParticleTreeClassifier`. Leaves have "
-        "uniform class probabilities. Times include compilation."
+        "Other samplers on the same splits, with ten runs each; HMC-DF and HMC-DFI, which take "
+        "longer, have one. Train and test are means over single draws, as we read the paper; the "
+        "table adds the posterior mean. The paper does not print the lengths of its chains. We run "
+        "four chains. CGM and WU have 5,000 steps of warm-up and 5,000 more. HMC-DF and HMC-DFI "
+        "have 500 jumps of burn-in and 100 more; in burn-in, chains in poor modes move to the "
+        "modes of others, which is our addition. On wu the hyperparameters are those of Table 4. "
+        "For other sets the paper does not print them: HMC has the h of Table 5, CGM and WU the "
+        "priors of Table 4, and the particle filter the defaults of `ParticleTreeClassifier`. "
+        "Leaves have uniform class probabilities. Times include compilation."
     ),
     tasks=_rival_tasks,
     tables=[
@@ -323,8 +323,8 @@ DCC_TREE_RIVALS = Experiment(
     seconds=190.0,
     reasons={
         "Table 1 | cgm, HMC": (
-            "the one run of HMC-DFI found no good mode, that of HMC-DF did; the paper's "
-            "hyperparameters and lengths for this set are not printed."
+            "the one run of HMC-DFI found no good mode, while that of HMC-DF did; the paper does "
+            "not print its hyperparameters and lengths for this set."
         ),
         "Table 1 | cgm": "the paper's hyperparameters for this set are in another paper.",
         "Table 1": "the paper does not print the lengths of its chains.",

@@ -118,12 +118,13 @@ DCC_TREE_FIGURES = Experiment(
     name="dcc_tree_figures",
     paper=PAPER,
     protocol=(
-        "One run of each synthetic set (T = 20; 1,000 initial trees on cgm) beside one of each "
-        "sampler that jumps between topologies, as in the tables of other samplers; two test rows "
-        "chosen at random. The distance is the largest between distribution functions. Splits are "
-        "numbered from the root on, the yes side first. A split compares a weighted sum of all "
-        "features with a threshold: the cut is that threshold in units of the feature of most "
-        "weight, and the feature's own cut only where its weight is 1."
+        "One run of each synthetic set (T = 20; 1,000 initial trees on cgm), and one of each "
+        "sampler that jumps between topologies, with the settings of the tables of other samplers; "
+        "two test rows chosen at random. The distance is the largest difference between "
+        "distribution functions. Splits are numbered from the root, the yes side first. A split "
+        "compares a weighted sum of all features with a threshold. The printed cut is that "
+        "threshold in units of the feature with the largest weight, so it is the feature's own cut "
+        "only if its weight is 1."
     ),
     tasks=_tasks,
     tables=[
@@ -140,7 +141,7 @@ DCC_TREE_FIGURES = Experiment(
         ),
         Table(
             "Figures 3 and 4",
-            "Figures 3 and 4: the trees that made the data, as the run found them",
+            "Figures 3 and 4: the trees that generated the data, as found by the run",
             [
                 _split_name(name, code, number + 1)
                 for name in REGRESSION

@@ -193,11 +193,12 @@ _FOUR_LEVELS = (
     "ours have five levels of splits; with four, the best of 20 by Gini have 29.4 nodes on average."
 )
 _CART = (
-    "sizes of trees depend on the version of scikit-learn and on how ties among 1,000 trees of the "
-    "same training accuracy are broken, which the paper does not say."
+    "tree sizes depend on the version of scikit-learn and on the tie-breaking among 1,000 trees of "
+    "equal training accuracy, which the paper does not describe."
 )
 _LONGER = (
-    "500 steps do not reach the posterior either: the weights leave few of its draws (last table)."
+    "500 steps do not reach the posterior either: the weights concentrate on few of its draws "
+    "(last table)."
 )
 _SCORED = (
     "100 steps leave the policy far from the posterior: the most probable of 500 draws of SMC, "
@@ -205,49 +206,52 @@ _SCORED = (
     "wine and breast cancer, with leaves of training rows as by the published code's scoring."
 )
 _SCORED_RAISIN = (
-    "not explained: the published code does not reach it here either, nor does any of its draws "
-    "that the test rows choose (table by the published code); the best of 500 draws of SMC for the "
-    "test rows has .884 on average, and .90 on one division."
+    "not explained: the published code does not reach it here either, nor does its best draw on "
+    "the test rows (table by the published code); the best of 500 draws of SMC on the test rows "
+    "has .884 on average, and .90 on one division."
 )
 _SIZES = (
-    "not explained: with 31 nodes the published code takes trees of 21 to 31, which fits raisin "
-    "alone; with the repository's 7 nodes at most it could have 6.2, but not 8.6."
+    "not explained: with 31 nodes the published code selects trees of 21 to 31 nodes, which agrees "
+    "only with raisin; with the repository's limit of 7 nodes 6.2 is possible, but 8.6 is not."
 )
 _ENSEMBLE = (
-    "100 steps do not reach the posterior: the weights leave few of its draws (last table), while "
-    "SMC, which samples the same posterior, is within two errors of the printed accuracy."
+    "100 steps do not reach the posterior: the weights concentrate on few of its draws (last "
+    "table), while SMC, which samples the same posterior, is within two errors of the printed "
+    "accuracy."
 )
-_ENSEMBLE_NODES = "the code of ensembles is not published, nor which trees its nodes count."
+_ENSEMBLE_NODES = (
+    "the paper publishes neither the code of ensembles nor the trees whose nodes it counts."
+)
 _MAP = (
-    "its program takes two classes and columns of zeros and ones, and the paper does not say how "
-    "it gets these; ours has at most ten buckets a feature. On breast cancer and raisin ours stops "
+    "its program accepts two classes and 0/1 columns, and the paper does not describe the "
+    "conversion; ours has at most ten buckets a feature. On breast cancer and raisin ours stops "
     "after 20 seconds, the paper's after 300."
 )
 _MAP_IRIS = (
-    "ours has three classes in one tree; the program of MAPTree takes two, and the paper does not "
-    "say how it has got three out of it."
+    "ours has three classes in one tree; the program of MAPTree accepts two, and the paper does "
+    "not say how it obtained three."
 )
 
 TABLES_1_2 = Experiment(
     name="dt_gfn_tables_1_2",
     paper=PAPER,
     protocol=(
-        "The paper names five seeds; here they are those of scikit-learn's division into 80 % and "
-        "20 % of the rows. These divisions seem to be the paper's, for random forests have its "
-        "accuracies and nodes. Its text has five levels of splits, its code four: both are run. A "
-        "split has 99 cuts a feature and costs log 4 + log d. Leaves have Dirichlet(0.1) and are "
-        "those of training rows; the authors' code fits them to the test rows. DT-GFN has the "
-        "settings of the paper's Table 5, and of the suite's defaults where this leaves any open: "
-        "the rate falls along a cosine, log Z has rate .05, the policy sees all leaves at once, "
-        "leaves are integrated out. SMC is ten filters of 100 particles. MCMC is four chains by "
-        "the moves of Chipman et al. without tempering, of 10,000 steps of warm-up and 25,000 "
-        "more. MAPTree searches for 20 seconds over ten buckets a feature. MLP has two layers of "
-        "256 units, on features scaled to [0, 1]. A single tree is the most probable of 1,000 "
-        "draws, that of the exact posterior the most probable of all. The exact chart fits iris "
-        "alone. Training of 500 steps is done on one division. Ensembles of DT-GFN are weighed by "
-        "Algorithm 1, those of packages have 1,000 trees. Trees in effect are 1 over the sum of "
-        "squared weights. What the paper prints after ± is read as a standard deviation over "
-        "divisions."
+        "The paper names five seeds; we use them in scikit-learn's division into 80 % and 20 % of "
+        "the rows. These divisions seem to be the paper's, because random forests reproduce its "
+        "accuracies and nodes. The paper's text has five levels of splits and its code four; both "
+        "are run. A split has 99 cuts a feature and costs log 4 + log d. Leaves have "
+        "Dirichlet(0.1) and are fitted to training rows; the authors' code fits them to the test "
+        "rows. DT-GFN has the settings of the paper's Table 5, and our defaults for settings that "
+        "the table omits: the rate falls along a cosine, log Z has rate .05, the policy sees all "
+        "leaves at once, leaves are integrated out. SMC is ten filters of 100 particles. MCMC is "
+        "four chains with the moves of Chipman et al., without tempering, of 10,000 steps of "
+        "warm-up and 25,000 more. MAPTree searches for 20 seconds over ten buckets a feature. MLP "
+        "has two layers of 256 units, on features scaled to [0, 1]. A single tree is the most "
+        "probable of 1,000 draws; for the exact posterior it is the most probable of all trees. "
+        "The exact chart fits only iris. Training of 500 steps is run on one division. Ensembles "
+        "of DT-GFN are weighted by Algorithm 1; those of packages have 1,000 trees. The effective "
+        "number of trees is 1 over the sum of squared weights. The paper's values after ± are read "
+        "as standard deviations over divisions."
     ),
     tasks=_tasks_1_2,
     tables=[
@@ -260,14 +264,14 @@ TABLES_1_2 = Experiment(
         ),
         _of_paper(
             "Table 2",
-            "Table 2: accuracy of ensembles, and nodes of a tree of them",
+            "Table 2: accuracy of ensembles, and nodes of their trees",
             published.TABLE_2,
             [*PACKAGES, *(each for row in _ROWS for each in (row, _MEANS.get(row)) if each)],
             _BOTH,
         ),
         Table(
             "Scorings",
-            "Table 1 by other choices of the tree, and other rows that its leaves are fitted to",
+            "Table 1 by other choices of the tree, and other rows for fitting its leaves",
             [_scored_row(row, how) for row in _ROWS for how in SCORINGS],
             SETS,
             {
@@ -279,7 +283,7 @@ TABLES_1_2 = Experiment(
         ),
         Table(
             "Effective trees",
-            "How many of the 1,000 trees of Table 2 their weights leave, in effect",
+            "Effective number of the 1,000 weighted trees of Table 2",
             _ROWS,
             SETS,
             digits=0,
@@ -387,11 +391,11 @@ TABLE_3 = Experiment(
     name="dt_gfn_table_3",
     paper=PAPER,
     protocol=(
-        "Training rows of Pima lie below a limit of BMI or of age. A fifth of the rows below it is "
-        "held out (61 and 80, drawn with scikit-learn's seed 42); these and all rows above it are "
-        "judged. The paper says 60 and 80, but the accuracies of its packages are multiples of "
-        "1/61. Models are those of Table 2, three runs each on that one division, of 500 steps "
-        "one; errors are those of the runs."
+        "Training rows of Pima lie below a limit of BMI or of age. A fifth of the rows below the "
+        "limit is held out (61 and 80, drawn with scikit-learn's seed 42); models are tested on "
+        "these and on all rows above the limit. The paper states 60 and 80, but the accuracies of "
+        "its packages are multiples of 1/61. Models are those of Table 2, with three runs each on "
+        "that one division and one run of 500 steps; errors are those of the runs."
     ),
     tasks=_tasks_3,
     tables=[
@@ -406,8 +410,8 @@ TABLE_3 = Experiment(
     seconds=60.0,
     reasons={
         f"Table 3 | {name}": (
-            "the rows held out may be others than the paper's, which prints no errors, and it "
-            "gives no settings of these models; of 61 rows one standard error is .05."
+            "the held-out rows may differ from the paper's, which prints neither errors nor "
+            "settings of these models; with 61 rows one standard error is .05."
         )
         for name in PACKAGES
     }
@@ -474,16 +478,16 @@ TABLE_4 = Experiment(
     name="dt_gfn_table_4",
     paper=PAPER,
     protocol=(
-        "Half of the normal rows are trained on, in five divisions of our own; the paper has one "
-        "of Shenkar and Wolf. Models have two orders of the columns, and two classes, of which one "
-        "has no training rows. A row is anomalous if its probability of being normal lies two "
-        "standard deviations below the mean of the test rows. The paper takes a single tree: the "
-        "first rows are means over 50 trees of each order, drawn by their weights; those of the "
-        "average have all trees. "
-        "With one class in training no split explains anything: the most probable tree is a single "
-        "leaf, by which all rows are alike. Yet SMC draws no such tree, because there are so "
-        "many trees with splits; of the trees of DT-GFN many are such. "
-        "Other rows are quoted; the paper has them of Shenkar and Wolf. Four levels of splits."
+        "Models are trained on half of the normal rows, in five divisions of our own; the paper "
+        "uses one division of Shenkar and Wolf. Models have two orders of the columns, and two "
+        "classes, one of them without training rows. A row is anomalous if its probability of "
+        "being normal is two standard deviations below the mean of the test rows. The paper uses a "
+        "single tree: the first rows are means over 50 trees of each order, drawn by their "
+        "weights; those of the average use all trees. With one class in training no split explains "
+        "anything, and the most probable tree is a single leaf, in which all rows are alike. SMC "
+        "nevertheless draws no such tree, because there are so many trees with splits; many trees "
+        "of DT-GFN are single leaves. Other rows are quoted by the paper from Shenkar and Wolf. "
+        "Four levels of splits."
     ),
     tasks=_tasks_4,
     tables=[
@@ -502,8 +506,8 @@ TABLE_4 = Experiment(
     seconds=60.0,
     reasons={
         "Table 4 | DT-GFN": (
-            "not explained: the paper does not say how a tree that learns from one class alone "
-            "tells rows apart; by its prior the best such tree is one leaf."
+            "not explained: the paper does not say how a tree that learns from a single class "
+            "distinguishes rows; under its prior the best such tree is one leaf."
         )
     },
     tolerance=0.05,
@@ -541,10 +545,11 @@ TABLE_10 = Experiment(
     name="dt_gfn_table_10",
     paper=PAPER,
     protocol=(
-        "Seventy per cent of the rows are trained on, in one division of seed 123456789, taken as "
-        "scikit-learn's; missing values of breast cancer have rules of their own. Single trees as "
-        "in Table 1, three runs each, of 500 steps one; errors are those of the runs. The other "
-        "rows are quoted: the paper has them of Cochrane et al. 2024."
+        "Models are trained on seventy per cent of the rows, in one division with seed 123456789, "
+        "which we assume to be scikit-learn's; missing values of breast cancer have their own "
+        "rules. Single trees are as in Table 1, with three runs each and one run of 500 steps; "
+        "errors are those of the runs. The other rows are quoted by the paper from Cochrane et al. "
+        "2024."
     ),
     tasks=_tasks_10,
     tables=[
@@ -563,9 +568,9 @@ TABLE_10 = Experiment(
             "not explained: the most probable trees of SMC, which samples the same posterior, are "
             "below the printed accuracies too."
         ),
-        "Table 10 | DT-GFN, 4 levels | iris": "44 of 45 rows in both; the paper cuts .9778 off.",
+        "Table 10 | DT-GFN, 4 levels | iris": "both have 44 of 45 rows; the paper truncates .9778.",
         "Table 10 | SMC": (
-            "the printed figures are of Cochrane et al., with a prior of their own and ten runs; "
+            "the printed figures are those of Cochrane et al., with their own prior and ten runs; "
             "ours samples DT-GFN's posterior."
         ),
     },

@@ -53,9 +53,10 @@ GMT = Experiment(
     paper="Nuti, Jimenez Rugama and Cross 2021: greedy modal trees",
     protocol=(
         "Ten folds, KFold(shuffle=True, random_state=0), the same for all models; Ripley's set has "
-        "test rows of its own. GMT has Beta(1, 1) leaves and p = 0.99, as in the paper. The forest "
-        "is of 5 regression trees on 0/1 labels. The paper gives neither its folds nor the coding "
-        "of most sets; ours gives its numbers of columns. Times are of a warm fit of one fold."
+        "its own test rows. GMT has Beta(1, 1) leaves and p = 0.99, as in the paper. The forest "
+        "has 5 regression trees on 0/1 labels. The paper gives neither its folds nor the coding of "
+        "most sets; our coding gives its numbers of columns. Times are those of a fit of one fold "
+        "after compilation."
     ),
     tasks=_tasks,
     tables=[
@@ -77,9 +78,11 @@ GMT = Experiment(
             "all three models score differently from the paper by one to three points, so the "
             "folds or the file differ."
         ),
-        "Table 1 | ripley": "four of 1,000 test rows; one standard error is ten.",
+        "Table 1 | ripley": (
+            "the difference is four of 1,000 test rows; one standard error is ten rows."
+        ),
         "Table 1": (
-            "the paper prints no spread, and its folds and versions are not known: ten other folds "
+            "the paper prints no spread, and its folds and versions are unknown; ten other folds "
             "differ by about as much."
         ),
     },

@@ -163,14 +163,15 @@ GMT_FIGURES = Experiment(
     paper="Nuti, Jimenez Rugama and Cross 2021: greedy modal trees",
     protocol=(
         "Figures 1, 2 and 5 and the space of weighted trees. The paper shows curves and maps and "
-        "prints no numbers; the text at hand has lost the points of Figure 1 and the Gaussians of "
-        "Figure 2. Ours: six points with outcomes 0, 0, 0, 1, 1, 0; means (-1, -.5) and (1, .5), "
-        "identity covariances, 500 rows. Figure 5 is Ripley's test set. The last table has the "
-        "chance of an outcome at 200 new points of Figure 2, which is known: greedy trees grown "
-        "from several roots, weighed by their joint probability, beside `ExactTreeClassifier` by "
-        "its defaults, another prior: at most 50 buckets a feature and three levels, leaves whose "
-        "concentration the evidence chooses. Intervals of 90 %. Five draws of the data. The text "
-        "has lost the smoothing and p of Figure 5 too; ours are those in its rows."
+        "prints no numbers. Our copy of its text lacks the points of Figure 1 and the Gaussians of "
+        "Figure 2. We use six points with outcomes 0, 0, 0, 1, 1, 0, and 500 rows with means (-1, "
+        "-.5) and (1, .5) and identity covariances. Figure 5 is Ripley's test set. The copy also "
+        "lacks its smoothing and p; ours are in the rows of the table. The last table shows the "
+        "chance of an outcome at 200 new points of Figure 2, which is known, with intervals of 90 "
+        "% and five draws of the data. It compares greedy trees grown from several roots, weighted "
+        "by their joint probability, with `ExactTreeClassifier` and its defaults. These have "
+        "another prior, at most 50 buckets a feature and three levels, and a leaf concentration "
+        "chosen by the evidence."
     ),
     tasks=_tasks,
     tables=[

@@ -331,7 +331,7 @@ _TABLES = [
     ),
     Table(
         _PRIOR,
-        "Figure 2: shares of 4,000 draws by its program; in brackets what its labels say",
+        "Figure 2: shares of 4,000 draws by its program; its labels in brackets",
         ["draws"],
         ("root splits x1", "two leaves", "tree of Figure 3"),
         {
@@ -347,38 +347,37 @@ INFORMATIVE_PRIORS = Experiment(
     name="informative_priors",
     paper="Angelopoulos and Cussens 2005: informative priors",
     protocol=(
-        "GROWTREE(.95, 1) or what a figure says, at least five rows in a leaf, uniform class "
-        "probabilities, chains from the tree of one leaf without warm-up: 60,000 steps in Figures "
-        "6 and 7, else 50,000, of which every tenth is kept. A feature is drawn, then one of its "
-        "cuts. q_0-7 and proposals by sequence prune at choices (to split, of a feature, of a "
-        "cut), q_uc by proof tree at nodes. EDITTREE makes each further edit with probability .8. "
-        "The paper has single runs, of which it shows figures with few numbers; we have two chains "
-        "of each of three seeds. Numbers are means over these, but the best is that of both "
-        "chains. A best tree is that of eight chains by the paper's proposal and eight by "
-        "Chipman's moves. CART is scikit-learn's with limits like rpart's. The paper starts Figure "
-        "8 at a tree of Denison et al. that it does not print. We start at a draw of about the "
-        "same log likelihood, under beta = .3. It does not print its known tree either: ours has "
-        "six leaves, in agreement with its boxes. Equation 3 is computed exactly."
+        "GROWTREE(.95, 1) unless a figure states another prior, at least five rows in a leaf, "
+        "uniform class probabilities. Chains start from the tree of one leaf without warm-up, and "
+        "have 60,000 steps in Figures 6 and 7 and 50,000 elsewhere, of which every tenth is kept. "
+        "A split draws a feature, then one of its cuts. q_0-7 and proposals by sequence prune at "
+        "choices (to split, of a feature, of a cut), and q_uc at nodes of the proof tree. EDITTREE "
+        "makes each further edit with probability .8. The paper shows figures of single runs with "
+        "few numbers; we have two chains of each of three seeds. Numbers are means over these, "
+        "except that the best is that of both chains. A best tree is that of eight chains with the "
+        "paper's proposal and eight with Chipman's moves. CART is scikit-learn's with limits like "
+        "rpart's. The paper starts Figure 8 at a tree of Denison et al. that it does not print. We "
+        "start at a draw with about the same log likelihood, under beta = .3. The paper does not "
+        "print its known tree either; ours has six leaves, in agreement with the paper's boxes. "
+        "Equation 3 is computed exactly."
     ),
     tasks=_tasks,
     tables=_TABLES,
     seconds=100.0,
     reasons={
         f"{_BEST} | kyphosis": (
-            "the printed log likelihoods do not follow, on these rows, from the formula that the "
-            "paper cites; ours do, and sixteen chains find better trees."
+            "the printed log likelihoods do not follow from the paper's formula on these rows; "
+            "ours do, and sixteen chains find better trees."
         ),
         f"{_BEST} | BCW": (
-            "the printed log likelihoods do not follow, on these rows, from the formula that the "
-            "paper cites; ours do, and sixteen chains find better trees."
+            "the printed log likelihoods do not follow from the paper's formula on these rows; "
+            "ours do, and sixteen chains find better trees."
         ),
         f"{_BEST} | Pima": (
-            "ours is the best of sixteen chains; the paper does not say of how many its is."
+            "ours is the best of sixteen chains; the paper does not state its number of chains."
         ),
-        _REPEATED: (
-            "the paper shows one pair of seeds on one part of the rows and does not say which."
-        ),
-        _BOXES: "the data are others: the paper does not print its tree.",
+        _REPEATED: ("the paper shows one pair of seeds on an unspecified part of the rows."),
+        _BOXES: "the data differ: the paper does not print its tree.",
     },
     tolerance=0.05,
 )

@@ -50,7 +50,7 @@ def render_overview(folder: Path) -> str:
     """Write tables as Markdown: log losses, CRPS, RMSE; the best of a column is bold."""
     cells = summed_up(read_results(folder, DEFAULTS.name)["tasks"])
     lines = [
-        "Scores of held-out rows: less is better, the best is bold; a blank: not run on all folds.",
+        "Scores of held-out rows; lower is better. The best is bold; blank: not run on all folds.",
         "",
     ]
     for title, tables in (("log loss", (*CLASSES, *LARGE)), ("CRPS", NUMBERS), ("RMSE", NUMBERS)):

@@ -59,15 +59,15 @@ def render(experiments: Sequence[Experiment], folder: Path) -> str:
     top = [
         "# Results",
         "",
-        "Each table has our number, its standard error over tasks (folds, seeds or runs) and, in "
-        "brackets, what the paper prints. `python -m benchmarks.reproduce` runs the tasks that are "
-        "not yet in `benchmarks/results` and writes this page; with `--out FOLDER` it runs all of "
+        "Each cell has our number, its standard error over tasks (folds, seeds or runs) and, in "
+        "brackets, the paper's number. `python -m benchmarks.reproduce` runs the tasks that are "
+        "missing in `benchmarks/results` and writes this page; with `--out FOLDER` it runs all of "
         "them anew.",
         "",
-        f"Of {compared} printed numbers that ours can be compared with, {agreeing} agree within "
-        f"two standard errors, the paper's included where it prints one. {compared - agreeing} do "
-        f"not; {unexplained} of these have no explanation yet."
-        + (f" For {lacking} more our side was not run yet." if lacking else ""),
+        f"We compare {compared} printed numbers with ours: {agreeing} agree within two standard "
+        f"errors, including the paper's if it prints one. {compared - agreeing} do not; "
+        f"{unexplained} of these have no explanation yet."
+        + (f" For {lacking} more our experiment has not been run yet." if lacking else ""),
         "",
     ]
     return "\n".join([*top, *parts]).rstrip() + "\n"

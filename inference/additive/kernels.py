@@ -177,7 +177,7 @@ def _chosen(weight, count, total, uniform):
 @inlined
 def _block_of(group, width, uniform, num_groups):
     """Find the first and the end of the groups of a block; of width 0 it has all."""
-    if width == 0:
+    if width == 0 or width >= num_groups:
         return 0, num_groups
     begin = int(uniform * width)
     low = (group + begin) // width * width - begin
