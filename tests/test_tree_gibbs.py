@@ -616,7 +616,7 @@ def test_an_intercept_beside_a_sum_mixes():
 @pytest.mark.slow
 def test_a_kernel_with_a_wrong_acceptance_ratio_is_noticed(monkeypatch):
     monkeypatch.setattr(any_likelihood, "_log_ratio", favour_large_values)
-    assert least_p_value(*prior_and_kernel(500)) < 1e-4
+    assert least_p_value(*prior_and_kernel(800)) < 1e-4
 
 
 @pytest.mark.slow
