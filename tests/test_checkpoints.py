@@ -336,7 +336,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path, monkeypatc
         run.offer(lambda: {"a": 1})
         run.offer(lambda: {"a": 2})
         assert len(said) == 1
-        assert "cannot be written (No space left on device); the fit goes on" in str(
+        assert "cannot be written (No space left on device); the fit continues" in str(
             said[0].message
         )
         assert not [*folder.glob(".*.partial")]

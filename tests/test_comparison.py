@@ -239,7 +239,7 @@ def test_scores_are_weighted():
 @pytest.mark.slow
 def test_blank_cells_say_why(found):
     greedy = found.cells["greedy"]
-    assert "weighted anew" in greedy["elpd_loo"].reason
+    assert "reweighted" in greedy["elpd_loo"].reason
     assert found.weights_from == "log_score"
     text = str(found)
     assert "greedy: no PSIS-LOO: a greedy search draws no trees" in text

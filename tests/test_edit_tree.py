@@ -466,7 +466,7 @@ def test_estimators_edit_a_tree(tmp_path):
     assert "a given tree of 2 leaves is edited" in (tmp_path / "report.html").read_text()
     with pytest.raises(ValueError, match="tree splits on 'dose', which is not one of age"):
         model.fit({"age": X["age"]}, y)
-    with pytest.raises(ValueError, match="proposal must be left at its default under an EditTree"):
+    with pytest.raises(ValueError, match="proposal must have its default under an EditTree"):
         bdtppl.MetropolisTreeClassifier(prior=prior, proposal="regrow").fit(X, y)
 
 

@@ -310,7 +310,7 @@ def test_bad_input_to_predict():
     with pytest.warns(TableWarning, match=r"missing \(NaN\) in 'x0', where no training row misses"):
         assert np.isfinite(model.predict(np.array([[1.0, 2.0], [np.nan, 1.0]]))).all()
     for level in (1.5, "high"):
-        with pytest.raises(ValueError, match="level must lie in"):
+        with pytest.raises(ValueError, match="level must be in"):
             model.predict_interval(X0, level=level)
     frame = pd.DataFrame({"a": X0[:, 0], "c": ["u", "v"] * 20})
     model = ExactTreeRegressor(bins=None).fit(frame, Y0)

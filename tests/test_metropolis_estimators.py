@@ -247,7 +247,7 @@ def test_chains_that_disagree_and_trees_without_room_are_said():
     with pytest.warns(ConvergenceWarning, match="Chains disagree: R-hat of"):
         model.fit(X, y)
     model = MetropolisTreeClassifier(capacity=3, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="outgrew the room .*capacity 3"):
+    with pytest.warns(ConvergenceWarning, match="outgrew the capacity .*capacity 3"):
         model.fit(*steps())
 
 
@@ -314,7 +314,7 @@ def test_chains_that_cannot_be_compared_are_said():
     model = MetropolisTreeClassifier(
         chains=2, temperatures=1, warmup=10, draws=3, thin=2, random_state=0
     )
-    with pytest.warns(ConvergenceWarning, match="cannot be judged: there are 3 draws") as caught:
+    with pytest.warns(ConvergenceWarning, match="cannot be assessed: there are 3 draws") as caught:
         model.fit(*steps())
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -392,7 +392,7 @@ def test_constraints_that_leave_the_root_no_rule_are_said(estimator):
     for limits in ({"min_leaf": 40}, {"constraints": together}):
         if isinstance(estimator, GreedyModalTreeClassifier) and "constraints" in limits:
             continue  # it does not look at paths
-        with pytest.warns(UserWarning, match="leave the root no rule to split by"):
+        with pytest.warns(UserWarning, match="leave the root without a rule"):
             clone(estimator).set_params(**options, **limits).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

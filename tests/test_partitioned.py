@@ -275,11 +275,11 @@ def test_what_needs_the_rows_says_so(fitted, ask):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bins": "auto"}, "need a number of buckets, such as bins=16"),
-        ({"bins": None}, "need a number of buckets, such as bins=16"),
+        ({"bins": "auto"}, "bins must be an integer for rows in parts, such as 16"),
+        ({"bins": None}, "bins must be an integer for rows in parts, such as 16"),
         ({"bins": 1}, "bins must be None or an integer of at least 2"),
-        ({"max_depth": None}, "need a limit of depth, such as max_depth=3"),
-        ({"method": "chart"}, "take method='boxes'"),
+        ({"max_depth": None}, "max_depth must be a number for rows in parts, such as max_depth=3"),
+        ({"method": "chart"}, "use method='boxes'"),
         ({"max_bytes": 10}, "lower bins or max_depth, or raise max_bytes"),
         (
             {"constraints": Constraints(monotone={"size": 1})},

@@ -223,7 +223,7 @@ def test_a_list_has_a_weight_for_each_column_of_the_table(categories):
     in_city = model.design_.num_features - 2
     assert model.prior_.feature_weights == (*[3.0] * in_city, 1.0, 1.0)
     prior = DepthDecay(feature_weights=[3.0, 1.0, 2.0])
-    said = "has 3 numbers for 2 columns: give one for each of city and size, or names with"
+    said = "has 3 numbers for 2 columns: pass one for each of city and size, or names with"
     for estimators in all_inferences().values():
         if estimators["regression"].trees_are == "hard":
             with pytest.raises(ValueError, match=said):

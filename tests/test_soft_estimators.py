@@ -81,7 +81,7 @@ def test_chains_of_one_ancestor_are_warned_of(monkeypatch):
     with pytest.warns(ConvergenceWarning) as caught:
         model = RJHMCTreeRegressor(**given).fit(X, Y)
     said = " ".join(str(warning.message) for warning in caught)
-    assert "all chains went where chain 1 was" in said
+    assert "all chains moved to the state of chain 1" in said
     assert "Chains disagree" in said
     monkeypatch.setattr("bdtppl.estimators.chains.LARGEST_R_HAT", np.inf)  # they are short
     assert model.ancestors_.tolist() == [1, 1]
@@ -311,7 +311,7 @@ def test_figures_refuse_what_they_cannot_draw(regressor, classifier):
 @pytest.mark.parametrize(
     ("changes", "X", "y", "message"),
     [
-        ({}, X, np.full(40, 2.0), "y is constant"),
+        ({}, X, np.full(40, 2.0), "y must vary"),
         ({}, np.ones((40, 2)), Y, "All features are constant"),
         ({}, np.where(np.arange(80).reshape(40, 2) == 7, np.nan, X), Y, "Column 'x1', row 3"),
         ({"h_final": 0.0}, X, Y, "h_final must be a positive number"),
@@ -413,7 +413,7 @@ def test_presets_are_those_of_the_tables():
         ({"likelihood": "junk"}, "likelihood must be 'compound' or 'mixture'; got 'junk'"),
         (
             {"likelihood": "mixture", "model": SoftClassification(concentration=(1.0, 1.0))},
-            "likelihood is 'mixture', and that of the model 'compound'",
+            "likelihood='mixture' conflicts with the model's likelihood 'compound'",
         ),
     ],
 )

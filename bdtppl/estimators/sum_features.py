@@ -1,4 +1,4 @@
-"""Columns with a part of their own in sums of trees: groups, slopes, offsets and directions."""
+"""Columns with a separate part in sums of trees: groups, slopes, offsets and directions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def group_columns(groups: Any) -> tuple[str, ...]:
 def find_features(
     model: Any, schema: Schema, matrix: np.ndarray
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Find the features that a prior names, and hide those of no tree.
+    """Find the features that a prior names, and hide those that no tree splits on.
 
     Parameters
     ----------
