@@ -391,9 +391,9 @@ def test_groups_have_effects_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        ("town", "groups names 'town', which is no column of X"),
-        ({"school": ["hue"]}, "groups names 'hue', which is no numeric column of X"),
-        ({"school": ["school"]}, "groups names 'school', which is no numeric column"),
+        ("town", "groups must name a column of X; got 'town'"),
+        ({"school": ["hue"]}, "groups must name a numeric column of X; got 'hue'"),
+        ({"school": ["school"]}, "groups must name a numeric column of X; got 'school'"),
         ({"school": [], "hue": []}, "groups must be the name of one column"),
         ("gone", "Column 'gone', row 1: the group is missing"),
     ],
@@ -457,8 +457,8 @@ def test_offsets_that_cannot_be_are_named():
     few = SHORT | {"trees": 2, "draws": 4, "extensions": 0}
     row = int(np.isnan(table["gone"]).argmax())
     for more, said in [
-        ({"offset": "town"}, "offset names 'town', which is no numeric column of X"),
-        ({"offset": "hue"}, "offset names 'hue', which is no numeric column of X"),
+        ({"offset": "town"}, "offset must name a numeric column of X; got 'town'"),
+        ({"offset": "hue"}, "offset must name a numeric column of X; got 'hue'"),
         ({"offset": "gone"}, f"Column 'gone', row {row}: the offset is missing"),
         ({"offset": "a", "groups": {"hue": ["a"]}}, "Column 'a' can have one part in a sum"),
         ({"offset": "a", "target_scale": "log1p"}, "target_scale must be 'auto' or 'identity'"),
@@ -564,8 +564,8 @@ def test_directions_that_are_true_do_no_harm():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"monotone": {"town": 1}}, "monotone names 'town', which is no numeric column of X"),
-        ({"monotone": {"hue": 1}}, "monotone names 'hue', which is no numeric column of X"),
+        ({"monotone": {"town": 1}}, "monotone must name a numeric column of X; got 'town'"),
+        ({"monotone": {"hue": 1}}, "monotone must name a numeric column of X; got 'hue'"),
         ({"monotone": {"a": 2}}, "monotone must map names of columns to 1 or -1"),
         ({"monotone": ["a"]}, "monotone must map names of columns to 1 or -1"),
         ({"monotone": {"a": 1}, "offset": "a"}, "Column 'a' can have one part"),

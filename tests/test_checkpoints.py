@@ -80,7 +80,7 @@ def test_arrays_are_read_as_they_were_written(tmp_path):
     for name, array in ARRAYS.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
-    with pytest.raises(ValueError, match="is no other kind"):
+    with pytest.raises(ValueError, match="is not an intact other kind"):
         read_arrays(tmp_path / "it", "other kind")
 
 
@@ -383,7 +383,7 @@ def test_a_folder_that_cannot_be_made_is_refused(kind, tmp_path):
     else:
         folder.write_text("in the way")
     given = folder / "below" if kind == "under a file" else folder
-    said = "is a link to nothing" if kind == "dangling" else "is not a folder"
+    said = "is a dangling link" if kind == "dangling" else "is not a folder"
     with pytest.raises(OSError, match=f"checkpoint .* cannot be written: .* {said}"):
         BARTRegressor(**FEW, checkpoint=given).fit(X, Y)
     with pytest.raises(TypeError, match="checkpoint must be the path of a folder; got 3"):

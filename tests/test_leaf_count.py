@@ -355,7 +355,7 @@ def test_what_takes_other_priors_says_so():
         TreeMarginal(grammar, Pinball(), leaf)
     with pytest.raises(ValueError, match="weigh nodes one by one"):
         GreedyModalTreeClassifier(prior=Pinball()).fit([[1.0], [2.0]], ["a", "b"])
-    with pytest.raises(ValueError, match="takes priors that weigh the number of leaves"):
+    with pytest.raises(ValueError, match="accepts priors that weight the number of leaves"):
         LeafCountPosterior(grammar, LeafPenalty(), leaf, y)
     assert type(exact_posterior(grammar, LeafPenalty(), leaf, y)) is ExactPosterior
 

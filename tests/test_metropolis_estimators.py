@@ -319,7 +319,7 @@ def test_chains_that_cannot_be_compared_are_said():
     assert len(caught) == 1
     assert caught[0].filename == __file__
     for said in (str(model.summary()), str(model.structures())):
-        assert "not to be judged: there are 3 draws a chain" in said
+        assert "not assessable: there are 3 draws a chain" in said
 
 
 def test_the_chain_that_dissents_is_named():
@@ -364,8 +364,8 @@ def test_pooled_quantities_have_the_r_hat_of_their_variances_together():
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
         ({"start": "leaf"}, ValueError, "start must be 'root', 'prior', 'greedy' or a Tree"),
         ({"start": "greedy", "constraints": MONOTONE}, ValueError, "start='greedy': Greedy modal"),
-        ({"start": "prior", "constraints": MONOTONE}, ValueError, "start='prior' cannot keep to"),
-        ({"start": "prior", "prior": Pinball()}, ValueError, "start='prior' takes priors that"),
+        ({"start": "prior", "constraints": MONOTONE}, ValueError, "start='prior' cannot use"),
+        ({"start": "prior", "prior": Pinball()}, ValueError, "start='prior' accepts priors that"),
         ({"start": FAR}, ValueError, "start: A tree splits on feature 9, and the last one is 1"),
         ({"capacity": 2}, ValueError, "capacity must be an integer of at least 3"),
     ],

@@ -252,7 +252,7 @@ def test_a_leaf_family_of_a_file_is_held_to_the_task(times, tmp_path):
     file.write_text('[leaf]\nkind = "DirichletCategorical"\n')
     options = ["--target", "wait", "--task", "regression", "--prior-file", file]
     said = run("fit", times, "--model", "exact", *options, status=2).stderr
-    assert "kind DirichletCategorical is no leaf family for regression" in " ".join(said.split())
+    assert "kind DirichletCategorical is not a leaf family for regression" in " ".join(said.split())
 
 
 def test_a_family_without_a_method_is_refused_by_name():

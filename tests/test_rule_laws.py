@@ -225,13 +225,13 @@ def test_facts_that_are_read_are_found():
     ("split_probability", "error", "message"),
     [
         (lambda node: node.rows, ValueError, "split_probability: A node has no 'rows' here; it"),
-        (lambda node: 0.9 if node.depth < 2 else 0.5, TypeError, "jnp.where in place of if"),
+        (lambda node: 0.9 if node.depth < 2 else 0.5, TypeError, "jnp.where instead of if"),
         (lambda node: np.exp(-node.depth), TypeError, "must be written in jax.numpy"),
-        (lambda node: None, TypeError, "must give a number at every node; got None"),
-        (lambda node: "half", TypeError, "must give a number at every node; got 'half'"),
-        (lambda node: -0.5, ValueError, r"must lie in \[0, 1\]; got -0.5 at the root"),
-        (lambda node: node.num_rows / 2, ValueError, r"must lie in \[0, 1\]; got 1.5 at the root"),
-        (lambda node: node.least[..., 1] + np.nan, ValueError, r"must lie in \[0, 1\]; got nan"),
+        (lambda node: None, TypeError, "must return a number at every node; got None"),
+        (lambda node: "half", TypeError, "must return a number at every node; got 'half'"),
+        (lambda node: -0.5, ValueError, r"must be in \[0, 1\]; got -0.5 at the root"),
+        (lambda node: node.num_rows / 2, ValueError, r"must be in \[0, 1\]; got 1.5 at the root"),
+        (lambda node: node.least[..., 1] + np.nan, ValueError, r"must be in \[0, 1\]; got nan"),
     ],
 )
 def test_programs_without_sense_are_refused(split_probability, error, message):
@@ -298,7 +298,7 @@ def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, 
         (lambda: DepthDecay(choice="chronological"), "needs rules='cuts'"),
         (
             lambda: DepthDecay(rules="cuts", choice="chronological", over="rules"),
-            "takes no weights",
+            "excludes weights",
         ),
         (lambda: DepthDecay(feature_weights=(1.0, -1.0)), "numbers of at least 0; got -1.0"),
         (lambda: DepthDecay(feature_weights={"x0": "a"}), "numbers of at least 0; got 'a'"),

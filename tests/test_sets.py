@@ -178,7 +178,7 @@ def test_a_level_that_is_new_is_read_as_the_usual_one():
     usual = frame["city"].mode()[0]
     with (
         pytest.warns(TableWarning, match="'Z' was not seen"),
-        pytest.warns(TableWarning, match="their usual level"),
+        pytest.warns(TableWarning, match="most frequent level"),
     ):
         predicted = model.predict(pd.DataFrame({"city": ["Z"], "size": [0.3]}))
     assert predicted == model.predict(pd.DataFrame({"city": [usual], "size": [0.3]}))

@@ -307,24 +307,24 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             names = listed([repr(self.schema_.columns[place].name) for place in columns])
             warnings.warn(
                 f"Values are missing (NaN) in {names}, where no training row misses one: they are "
-                f"read as the middle value of the training rows, or their usual level.",
+                "replaced by the median or most frequent level of the training rows.",
                 TableWarning,
                 stacklevel=4,  # the caller of `predict`
             )
         return matrix
 
     def _mixture(self, X: Any) -> ManyRows:
-        """Posterior predictive of new rows; says where there has been no fit."""
+        """Return the posterior predictive of new rows; raise if there has been no fit."""
         return self._mixture_at(self._matrix(X))
 
     def _mixture_at(self, matrix: np.ndarray) -> ManyRows:
-        """Posterior predictive of rows [m, d] as `_matrix` has read them."""
+        """Return the posterior predictive of rows [m, d] as read by `_matrix`."""
         predictive, bytes_a_row = self._predictive
         return ManyRows(predictive, matrix, bytes_a_row, n_jobs=self.n_jobs)
 
     @property
     def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
-        """Function from rows [m, d] to their mixture, and the bytes that it takes a row."""
+        """Return a function from rows [m, d] to their mixture, and its bytes per row."""
         posterior = self.posterior_ if self.exact_ is None else self.exact_
         return posterior.predictive, posterior.bytes_a_row
 
@@ -340,7 +340,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         )
 
     def _own_columns(self, X: Any) -> Any:
-        """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""
+        """Select the columns of a table that ``schema_`` knows, in a form that it reads."""
         columns = self.columns_
         if columns is None:
             return X.toarray() if issparse(X) else X
@@ -375,11 +375,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         for reason in reasons:
             warnings.warn(reason, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
 
-    # What follows fits an estimator that keeps its posterior and the seed of its draws.
+    # The following fits an estimator that stores its posterior and the seed of its draws.
 
     @property
     def _seed(self) -> int:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        check_is_fitted(self)  # its error is also an AttributeError, as `hasattr` requires
         return self._random_seed
 
     def __sklearn_is_fitted__(self) -> bool:
