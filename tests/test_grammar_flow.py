@@ -400,7 +400,7 @@ def test_the_ring_keeps_the_latest():
         (Constraints(max_depth=11), "got 11"),
         (
             Constraints(max_depth=2, keep_together=[KeepTogether({0: (0.5, None)})]),
-            "no constraints that look at the path",
+            "does not support constraints on paths",
         ),
     ],
 )

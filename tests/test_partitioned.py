@@ -172,7 +172,7 @@ def test_a_column_is_what_its_parts_say_together():
 
     require_alike(ExactTreeClassifier(**SETTINGS).fit(make), wanted, X)
     other = X.assign(hue=1.5)
-    with pytest.raises(ValueError, match="'hue' holds numbers in some parts and categories in"):
+    with pytest.raises(ValueError, match="'hue' contains numbers in some parts and categories in"):
         ExactTreeClassifier(**SETTINGS).fit(lambda: iter([(X[10:], y[10:]), (other, y)]))
 
 
@@ -304,7 +304,7 @@ def test_arguments_that_are_no_parts_are_refused_by_name():
     with pytest.raises(ValueError, match="no rows"):
         model.fit(lambda: [(X[:0], y[:0])])
     same, lengths = iter([(X, y)] * 2), iter([50, 50, 40])
-    with pytest.raises(TypeError, match="the same iterator again"):
+    with pytest.raises(TypeError, match="the same one again"):
         model.fit(lambda: same)
     with pytest.raises(ValueError, match="second pass over the parts found 40 rows and the first"):
         model.fit(lambda: [(X[:n], y[:n]) for n in [next(lengths)]])

@@ -244,7 +244,7 @@ def test_one_is_singular(summary, said):
     ("prior", "words"),
     [
         (LeafPenalty(2.0), "7.389 times less probable a priori for each"),
-        (DescriptionLength(5.5), "lowers the log probability of a tree by 5.5"),
+        (DescriptionLength(5.5), "lowers the log prior probability of a tree by 5.5"),
         (DepthDecay(0.9, 1.0), "probability 0.9, a node below it with 0.45, one"),
         (DepthDecay(0.9, 1.0, cut_weights="gap"), "anywhere in the node's range"),
         (GreedyPartition(0.5), "probability 0.5, a node below it with 0.25, one"),

@@ -65,7 +65,7 @@ def classifier():
 @pytest.mark.slow
 def test_warnings_of_evidence_are_of_the_targets_as_they_are(monkeypatch):
     monkeypatch.setattr(Evidence, "is_reliable", False)
-    with pytest.warns(UserWarning, match="is not to be relied on") as caught:
+    with pytest.warns(UserWarning, match="is not reliable") as caught:
         model = DCCTreeRegressor(**DCC).fit(X, 1000 * Y)
     best = model.components_[0]
     said = f"log evidence of topology {best.topology.code}, {best.evidence.log_evidence:.2f} ("

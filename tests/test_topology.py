@@ -145,7 +145,10 @@ def test_the_prior_adds_up_to_one_and_can_be_cut_off():
         (lambda: Topology("10"), "ends before"),
         (lambda: Topology("000"), "continues after"),
         (lambda: Topology("1a0"), "string of 0 and 1"),
-        (lambda: neighbours(Topology(), moves={"swap": 1}), "moves names 'swap'"),
+        (
+            lambda: neighbours(Topology(), moves={"swap": 1}),
+            "moves must name some of .*; got 'swap'",
+        ),
         (lambda: neighbours(Topology(), moves={"grow": -1}), "at least 0"),
         (lambda: neighbours(Topology(), moves={"prune": 1}), "No move"),
         (lambda: TopologyPrior(1.5), "alpha must be in"),
