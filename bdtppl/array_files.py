@@ -95,7 +95,7 @@ def read_arrays(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         first = file.readline(_LONGEST_FIRST_LINE)
         line = _FIRST_LINE.fullmatch(first)
         if line is None or line["kind"] != kind.encode():
-            raise ValueError(f"{path} is not an intact {kind}: its first line is different.")
+            raise ValueError(f"{path} is damaged or no {kind}: its first line is different.")
         if (version := int(line["version"])) != _FORMAT_VERSION:
             raise ValueError(
                 f"{path} has format version {version}; bdtppl {bdtppl.__version__} reads version "

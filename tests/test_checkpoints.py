@@ -80,7 +80,7 @@ def test_arrays_are_read_as_they_were_written(tmp_path):
     for name, array in ARRAYS.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
-    with pytest.raises(ValueError, match="is not an intact other kind"):
+    with pytest.raises(ValueError, match="is damaged or no other kind"):
         read_arrays(tmp_path / "it", "other kind")
 
 

@@ -517,7 +517,7 @@ def test_damaged_models_are_refused(classifier, flowers, tmp_path):
     for path in classifier[0].iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "model.bdtppl").write_bytes(b"torn")
-    assert "model.bdtppl is not an intact" in refusal("predict", tmp_path, flowers)
+    assert "model.bdtppl is damaged" in refusal("predict", tmp_path, flowers)
 
 
 # ------------------------------------------------------------------------------- specifications

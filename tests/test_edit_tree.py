@@ -338,9 +338,9 @@ def test_a_tree_that_the_model_rules_out_is_refused():
             ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(9.0)), leaf), capacity=3
         )
     model = TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf)
-    with pytest.raises(ValueError, match="proposal has no use under an EditTree"):
+    with pytest.raises(ValueError, match="proposal must be None under an EditTree"):
         sample_chains(ep.key(0), model, kernel=LocalMoves.of(ROTATING))
-    with pytest.raises(ValueError, match="start has no tree under an EditTree"):
+    with pytest.raises(ValueError, match="start must be None or 'prior' under an EditTree"):
         sample_chains(ep.key(0), model, first_trees=stump(0.5))
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})

@@ -361,7 +361,7 @@ def test_a_checkpoint_goes_on_to_the_same_state():
     assert (other.ring.words != whole.ring.words).any()
 
     arrays.popitem()
-    with pytest.raises(ValueError, match="The checkpoint is of another problem"):
+    with pytest.raises(ValueError, match="The checkpoint is from another problem"):
         read_state(start, arrays)
 
 

@@ -141,7 +141,7 @@ def test_so_many_rows_are_computed_at_once_as_memory_allows(monkeypatch):
 
 def test_results_beyond_the_memory_are_refused_early():
     model = bdtppl.load(DATA / "soft-values", trusted=True)
-    with pytest.raises(ValueError, match=r"take .* GB, and this machine has .*fewer rows or draws"):
+    with pytest.raises(ValueError, match=r"take .* GB, but this machine has .*fewer rows or draws"):
         model.sample_predictive(np.full((2, 2), 0.5), draws=10**12)
     calls = []
 

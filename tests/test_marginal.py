@@ -342,5 +342,5 @@ def test_boxes_stand_in_a_model_that_nuts_samples():
 def test_marginals_of_boxes_say_what_they_cannot():
     y, leaf = problem()[1], DirichletCategorical.symmetric(2)
     _, boxes = of_both(LeafPenalty(2.0), leaf, y)
-    with pytest.raises(ValueError, match="give a compiled grammar"):
+    with pytest.raises(ValueError, match="pass a compiled Grammar"):
         TreeMarginal(boxes, LeafPenalty(2.0), leaf).sample(jax.random.key(0))

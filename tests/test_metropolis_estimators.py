@@ -185,7 +185,7 @@ def test_arviz_and_figures(tempered):
 
 def test_only_chains_have_trajectories():
     X, y = steps()
-    with pytest.raises(TypeError, match="ExactTreeClassifier has none"):
+    with pytest.raises(TypeError, match="got a ExactTreeClassifier"):
         plot_trajectories(ExactTreeClassifier().fit(X, y))
 
 

@@ -140,9 +140,9 @@ def test_what_cannot_keep_to_them_says_so():
         greedy.pose(replace(case.model, constraints=limits))
     with pytest.raises(ValueError, match="The particle filter cannot use monotone features"):
         filtered(ep.key(0), replace(case.model, constraints=limits))
-    with pytest.raises(ValueError, match="A law without targets cannot use monotone features"):
+    with pytest.raises(ValueError, match="A prior without targets cannot use monotone features"):
         PriorTrees(case.design, case.prior, limits)
-    with pytest.raises(ValueError, match="A law without targets cannot use monotone features"):
+    with pytest.raises(ValueError, match="A prior without targets cannot use monotone features"):
         edited_trees(case.design, EditTree(Tree.from_nested({})), limits)
     with pytest.raises(ValueError, match="must give features 1 or -1"):
         Constraints(monotone={0: 2})

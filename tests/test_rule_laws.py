@@ -322,9 +322,9 @@ def test_weights_that_do_not_fit_the_features_are_refused():
 def test_other_inferences_refuse_what_they_cannot_do():
     design, y = Design.from_matrix(np.eye(3)), np.arange(3) % 2
     leaf, limits = DirichletCategorical.symmetric(2), Constraints(before=((0, 1),))
-    with pytest.raises(ValueError, match="do not look at the path"):
+    with pytest.raises(ValueError, match="do not support constraints on paths"):
         greedy.pose(TreeModel(design, y, DepthDecay(), leaf, limits))
-    with pytest.raises(ValueError, match="cannot weigh rules by the DepthDecay's"):
+    with pytest.raises(ValueError, match="cannot weight rules by the DepthDecay's"):
         greedy.pose(TreeModel(design, y, DepthDecay(over="rules"), leaf))
     prior = DepthDecay(rules="cuts", over="rules")
     with pytest.raises(ValueError, match="each_cut=True"):

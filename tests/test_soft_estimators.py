@@ -509,7 +509,7 @@ def test_own_priors():
 def test_little_prior_mass_is_warned_of():
     """The walk has looked at one topology of two splits, and at neither of fewer."""
     few = {"max_splits": 2, "with_leaf": False, "initial_trees": 1, "iterations": 1}
-    with pytest.warns(ConvergenceWarning, match="hold 0.* of the prior probability, less than 0.9"):
+    with pytest.warns(ConvergenceWarning, match="have 0.* of the prior probability, less than 0.9"):
         model = DCCTreeRegressor(**DCC | few).fit(X, Y)
     missing = 1 - model.prior_mass_
     assert missing > 0.1

@@ -544,7 +544,7 @@ def test_one_changed_bit_is_refused(model, place):
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b"{'format'", b"\x89HDF"])
 def test_another_file_is_refused(model, content):
     (model / storage.FILE).write_bytes(content)
-    assert "is not an intact bdtppl model: its first line is different." in refusal(model)
+    assert "is damaged or no bdtppl model: its first line is different." in refusal(model)
 
 
 def test_a_newer_format_is_refused(model):

@@ -607,7 +607,7 @@ def test_labels_of_two_kinds_are_refused():
     ids=["mapping", "list", "array", "frame", "category"],
 )
 def test_values_that_are_one_as_text_are_refused(table):
-    with pytest.raises(ValueError, match=r"Column '(c|x0)' holds '1' both as text and as another"):
+    with pytest.raises(ValueError, match=r"Column '(c|x0)' has '1' both as text and as another"):
         Schema.read(table)
 
 

@@ -170,7 +170,7 @@ def test_gaps_and_shared_weights_take_no_refused_cuts():
         with pytest.raises(ValueError, match=message):
             model.fit(X, y)
     greedy = bdtppl.GreedyModalTreeClassifier(constraints=limits, prior=DepthDecay(rules="cuts"))
-    with pytest.raises(ValueError, match="Greedy modal trees look at all cuts of a feature"):
+    with pytest.raises(ValueError, match="Greedy modal trees use all cuts of a feature"):
         greedy.fit(X, y)
 
 

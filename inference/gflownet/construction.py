@@ -94,7 +94,7 @@ class Construction:
             num_splits = min(most, MOST_SPLITS if depth is None else (1 << depth) - 1)
         if not isinstance(num_splits, int | np.integer) or num_splits < 1:
             given = f"max_depth={depth!r}" if depth == 0 else f"num_splits={num_splits!r}"
-            raise ValueError(f"max_splits must be at least 1 and fit the rows; got {given}.")
+            raise ValueError(f"A tree must have room for a split; got {given}.")
         packed = PackedModel.of(model, is_padded=False)
         first = np.asarray(packed.first)
         start, feature = np.unique(first, return_inverse=True)

@@ -249,13 +249,13 @@ class Policies(Amortisation):
         return float(learner.log_z)
 
     def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
-        """Average the log weights of draws from the posterior, in orders that are drawn."""
+        """Return the mean log weight of draws from the posterior, in drawn orders."""
         policy, design = learner.policy, self.target.design
         return upper_bound(rng_key, self._construction, policy, design, trees)
 
     @in_float64
     def best(self, learner: Any) -> RankedTrees:
-        """Take the best tree of the buffer."""
+        """Return the best tree of the buffer."""
         first = jax.tree.map(lambda a: a[:1], learner.buffer.shape)
         return _alone(self.target, write_out(self._construction.model, first))
 
