@@ -72,7 +72,7 @@ def make_wu(
     Raises
     ------
     ValueError
-        If `num_rows` is no positive integer.
+        If `num_rows` is not a positive integer.
 
     References
     ----------
@@ -120,7 +120,7 @@ def make_cgm(
     Raises
     ------
     ValueError
-        If `num_rows` is no positive integer.
+        If `num_rows` is not a positive integer.
 
     References
     ----------
@@ -172,7 +172,7 @@ def make_hidden_xor(
     Raises
     ------
     ValueError
-        If a count is no positive integer, or more features are relevant than exist.
+        If a count is not a positive integer, or more features are relevant than exist.
 
     References
     ----------

@@ -94,7 +94,7 @@ def _merge_pair(merge: Callable, one: Any, other: Any) -> Any:
 
 
 def is_dask(table: Any) -> bool:
-    """Whether a table is a dask DataFrame or Series."""
+    """Return whether a table is a dask DataFrame or Series."""
     return type(table).__module__.startswith("dask.dataframe.")
 
 

@@ -104,7 +104,7 @@ def following(what: str, counts: str, *, shown: bool) -> "Iterator[Callable[[Pro
     what
         Description of the work.
     counts
-        What its steps are called, in the plural.
+        Name of its steps, in the plural.
     shown
         Whether to show anything but a forecast of long work.
     """

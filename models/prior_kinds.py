@@ -194,9 +194,10 @@ class WeightBounds(NamedTuple):
     Attributes
     ----------
     stop_least, stop_most
-        Of stopping.
+        Bound for stopping.
     rule_most
-        Of one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by` names.
+        Bound for one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by`
+        names.
     split_most
         Bound for all rules of a node together; None for that of one rule times their number.
     shared_by

@@ -104,7 +104,7 @@ class _NormalisedRules(NodePrior):
         return RuleLaw(self.feature_weights, self.cut_weights, self.over, self.choice)
 
     def _resolved_law(self, design: Design) -> dict[str, Any]:
-        """Weights as numbers, if numbers can represent them."""
+        """Return weights as numbers, if numbers can represent them."""
         law = self.law.tabulated(design, self.rules).resolve(design)
         return {"feature_weights": law.feature_weights, "cut_weights": law.cut_weights}
 
@@ -432,7 +432,7 @@ class Program(_NormalisedRules):
         self._check_law()
 
     def _split_reads(self) -> frozenset[str]:
-        """Facts that the probability of splitting uses; facts of rows need d."""
+        """Return facts that the probability of splitting uses; facts of rows need d."""
         return facts_read(
             self.split_probability, self.num_features or 1, None, "split_probability"
         )[0]

@@ -161,7 +161,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(kind, tmp_path):
         half = whole[: len(whole) // 2]
         file.write_bytes({"junk": b"junk", "empty": b"", "truncated": half}[kind])
     name = "two" if kind == "other" else "one"
-    said = r"is no checkpoint, or is damaged .*: remove it"
+    said = r"is not a checkpoint, or is damaged .*: remove it"
     with pytest.raises(ValueError, match=said), keeping(tmp_path, lambda: name, 3):
         pass
 
@@ -177,7 +177,7 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
     ):
         changed = {name: np.asarray(array) for name, array in (arrays | change).items()}
         write_arrays(file, KIND, header, changed)
-        with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
+        with pytest.raises(ValueError, match="is not a checkpoint, or is damaged"):
             model.fit(X, Y)
 
 

@@ -229,7 +229,7 @@ def _with(value, row=3, column=1):
         ({}, X0, Y0, np.full(40, np.inf), r"sample_weight, row 0: .* got inf"),
         ({}, X0, Y0, -np.ones(40), r"sample_weight, row 0: .* at least 0; got -1"),
         ({}, X0, Y0, np.zeros(40), r"sample_weight is zero"),
-        ({}, X0, Y0, ["two"] * 40, r"sample_weight must hold numbers"),
+        ({}, X0, Y0, ["two"] * 40, r"sample_weight must contain numbers"),
         ({"bins": 1}, X0, Y0, None, r"bins must be"),
         ({"bins": "many"}, X0, Y0, None, r"bins must be"),
         ({"bins": 3, "grid": 3}, X0, Y0, None, r"bins and grid cannot be combined"),

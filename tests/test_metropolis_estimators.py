@@ -359,7 +359,7 @@ def test_pooled_quantities_have_the_r_hat_of_their_variances_together():
         ({"proposal": "gibbs"}, ValueError, "proposal must be one of chipman, cyclic, denison"),
         ({"proposal": 3}, TypeError, "proposal must be a name"),
         ({"proposal": LocalMoves}, TypeError, "proposal must be a name"),
-        ({"proposal": {"jump": 1}}, ValueError, "moves names 'jump'"),
+        ({"proposal": {"jump": 1}}, ValueError, "moves must name .*; got 'jump'"),
         ({"chains": 0}, ValueError, "chains must be an integer of at least 1"),
         ({"temperatures": 0}, ValueError, "temperatures must be at least 1"),
         ({"start": "leaf"}, ValueError, "start must be 'root', 'prior', 'greedy' or a Tree"),

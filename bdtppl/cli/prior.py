@@ -152,7 +152,7 @@ class _PriorDraws(NamedTuple):
 def _prior_features(
     table: Path | None, dropped: list[str], rows: int, columns: int, seed: int
 ) -> "dict[str, np.ndarray]":
-    """Columns of a table, or uniform ones."""
+    """Return columns of a table, or uniform ones."""
     import numpy as np
 
     from bdtppl.table_files import read_table

@@ -157,7 +157,7 @@ class Scored:
     # Quantities of the posterior.
 
     def log_evidence(self) -> Estimate:
-        """Log marginal likelihood of y in its given units.
+        """Return the log marginal likelihood of y in its given units.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class Scored:
         )
 
     def best_log_joint(self) -> Estimate:
-        """Log joint of y in its given units and the best tree found, as the prior counts trees.
+        """Return the log joint of y in its given units and the best tree found.
 
         Raises
         ------

@@ -74,7 +74,7 @@ class Comparison:
         return list(next(iter(self.cells.values())))
 
     def known(self, quantity: str) -> dict[str, Cell]:
-        """Cells of a quantity that are not blank, by model.
+        """Return cells of a quantity that are not blank, by model.
 
         Raises
         ------

@@ -214,7 +214,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where the R-hat of "predictions" exceeds 1.05 after all
+    `fit` warns (``ConvergenceWarning``) if the R-hat of "predictions" exceeds 1.05 after all
     extensions, or any R-hat if ``extensions`` is a number. A sum of trees has no most probable tree
     and no readable rules: see ``feature_importances_`` and `bdtppl.plot_partial_dependence`, or use
     `bdtppl.ExactTreeRegressor` for a readable tree. With many trees importances are nearly equal,
@@ -402,7 +402,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         return PriorDraws(label_sum_draws(prior)["posterior"], targets)
 
     def mean_draws(self, X: Any) -> np.ndarray:
-        """Mean of a new target given each draw.
+        """Return the mean of a new target given each draw.
 
         Parameters
         ----------

@@ -271,7 +271,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         """Raise if rows [m, d] lack values that the model needs."""
 
     def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Read the training rows [n, d] and their weights [n]; None where all are 1."""
+        """Read the training rows [n, d] and their weights [n]; None if all are 1."""
         return self.design_.matrix, self.design_.weights
 
     def _matrix(self, X: Any) -> np.ndarray:
@@ -492,7 +492,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return estimator_html_repr(self) + self._glance(as_html)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        html = getattr(self, "_repr_html_", None)  # none where diagrams are switched off
+        html = getattr(self, "_repr_html_", None)  # none if diagrams are switched off
         return {"text/plain": str(self)} | ({} if html is None else {"text/html": html()})
 
     def _get_fitted_attr_html(self, doc_link: str = "") -> dict[str, Any]:
@@ -578,7 +578,7 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     try:
         weights = np.asarray(lossless(sample_weight), dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError("sample_weight must hold numbers, one for each row.") from None
+        raise ValueError("sample_weight must contain numbers, one for each row.") from None
     if weights.shape != (num_rows,):
         raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))

@@ -141,7 +141,7 @@ def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int
     OSError
         If the folder cannot be written.
     TypeError
-        If the folder is no path.
+        If the folder is not a path.
     ValueError
         If the file of the run is damaged.
     """
@@ -234,7 +234,7 @@ def _read_checkpoint(file: Path) -> tuple[int, dict[str, np.ndarray]]:
         if header["run"] != file.stem:
             raise ValueError("it belongs to another run")
         if type(header["seed"]) is not int:
-            raise ValueError("its seed is no whole number")
+            raise ValueError("its seed is not an integer")
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise _damaged(file, error) from error
     return header["seed"], arrays
@@ -242,5 +242,5 @@ def _read_checkpoint(file: Path) -> tuple[int, dict[str, np.ndarray]]:
 
 def _damaged(file: Path | None, error: Exception) -> ValueError:
     return ValueError(
-        f"{str(file)!r} is no checkpoint, or is damaged ({reason_of(error)}): remove it."
+        f"{str(file)!r} is not a checkpoint, or is damaged ({reason_of(error)}): remove it."
     )

@@ -257,7 +257,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         if self.prior_mass_ < _LEAST_MASS:
             upper = (
                 "If they had the evidence of the best one, it would be "
-                f"{self.log_evidence_upper_:.2f} in place of {self.log_evidence_:.2f}. "
+                f"{self.log_evidence_upper_:.2f} instead of {self.log_evidence_:.2f}. "
             )
             yield (
                 f"The sampled topologies have {self.prior_mass_:.2f} of the prior probability, "

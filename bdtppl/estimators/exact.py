@@ -280,9 +280,9 @@ class ExactTree(ExactParameters, TreeEstimator):
         if larger is not None and (key := (*matrix.shape, larger)) not in _said:
             _said.add(key)
             warnings.warn(
-                f"The evidence still rises with depth where max_seconds={self.max_seconds:g} ended "
+                f"The evidence still rises with depth, but max_seconds={self.max_seconds:g} ended "
                 f"the choice of settings: {self._choice_in_words()}. Raise it, or set bins and "
-                f"max_depth.",
+                "max_depth.",
                 ChoiceWarning,
                 stacklevel=3,  # the caller of `fit`
             )

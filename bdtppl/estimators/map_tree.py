@@ -51,7 +51,7 @@ class MAPTree(MAPTreeParameters, FoundTrees):
     map_log_joint_ : float
         Sum of its log prior weight and the log marginal likelihoods of its leaves.
     map_gap_ : float
-        No tree has a log joint that is larger by more than this, in nats; 0 where the tree is
+        No tree has a log joint that is larger by more than this, in nats; 0 if the tree is
         certified to be the most probable one. The bound holds in double precision, for sets of rows
         that their hashes distinguish (see `bdtppl.inference.pcfg.search.search.TreeSearch`).
     log_likelihood_gain_ : numpy.ndarray

@@ -98,7 +98,7 @@ class _Problem(NamedTuple):
     units
         Mean and standard deviation of real targets; None for classes.
     weights
-        Weights of the rows [n]; None where all are 1.
+        Weights of the rows [n]; None if all are 1.
     """
 
     matrix: np.ndarray
@@ -138,7 +138,7 @@ class _Problem(NamedTuple):
         return float(-total * np.log(self.units[1]))
 
     def log_joint(self, log_density: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
-        """Log joint density in the given units, including those of the leaves' means."""
+        """Return the log joint density in the given units, including those of the leaves' means."""
         scale = 1.0 if self.units is None else self.units[1]
         return log_density + self.log_jacobian - num_leaves * np.log(scale)
 
@@ -265,7 +265,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return {"sharpness": self._sharpness(self.routing), "votes": self.votes}
 
     def predict_draws(self, X: Any) -> np.ndarray:
-        """Mean of a new target given each draw of a tree.
+        """Return the mean of a new target given each draw of a tree.
 
         Parameters
         ----------

@@ -83,7 +83,7 @@ class WeightedTrees(TreeEstimator):
     def _most_probable(self, k: int) -> RankedTrees:
         """List trees by joints over the estimated total, or the total of those found if larger.
 
-        Trees that differ only by cuts inside gaps are added up.
+        The probabilities of trees that differ only by cuts inside gaps are summed.
         """
         trees, total = self._found, self.log_partition_
         if self.prior_.counts_partitions:  # each rule of a partition carries its full weight

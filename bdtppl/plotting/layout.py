@@ -94,7 +94,7 @@ class Layout:
         return self.labels[slot].count("\n") + 1
 
     def level_height(self, font_size: float) -> float:
-        """Points from one level of splits to the next."""
+        """Return points from one level of splits to the next."""
         lines = max((self.num_lines(slot) for slot in self.splits), default=0)
         return (lines + 3.2) * LINE_SPACING * font_size
 

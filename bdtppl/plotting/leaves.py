@@ -24,7 +24,7 @@ class PlainLeaves:
     usual_height = 12.0  # points that the row of leaves uses if there is room
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 1.2 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
@@ -74,7 +74,7 @@ class ClassPanels:
         return shortened(self.names[int(self.probability[slot].argmax())])
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 1.2 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
@@ -106,12 +106,12 @@ class ClassPanels:
             ax.add_patch(frame)
 
     def legend_columns(self, width: float, font_size: float) -> int:
-        """Entries of the legend that fit side by side in a width in points."""
+        """Return entries of the legend that fit side by side in a width in points."""
         entry = max(text_width(name, font_size) for name in self.names) + 4 * font_size
         return int(np.clip(width // entry, 1, len(self.names)))
 
     def legend_height(self, width: float, font_size: float) -> float:
-        """Points that the legend needs in a figure of a width in points."""
+        """Return points that the legend needs in a figure of a width in points."""
         rows = -(-len(self.names) // self.legend_columns(width, font_size))
         return (1.6 * rows + 0.8) * font_size
 
@@ -167,7 +167,7 @@ class RealPanels:
         return number(mean) if decimals == 0 or decimals > 6 else f"{mean:.{decimals}f}"
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 6 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
@@ -206,7 +206,7 @@ class RealPanels:
             )
 
     def legend_height(self, width: float, font_size: float) -> float:
-        """Points that the legend needs in a figure of a width in points."""
+        """Return points that the legend needs in a figure of a width in points."""
         return 2.4 * font_size
 
     def legend(self, ax, width: float, font_size: float) -> None:

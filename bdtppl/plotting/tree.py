@@ -135,7 +135,7 @@ def plot_structures(
     Raises
     ------
     TypeError
-        If a tree is given in place of an estimator, or the model has soft trees.
+        If a tree is given instead of an estimator, or the model has soft trees.
     ValueError
         If k is less than 1 or the number of axes is not k.
 

@@ -56,11 +56,11 @@ class CellLayout:
                 self.num_filled = self.num_cells
 
     def shape(self, features: Sequence[int]) -> tuple[int, ...]:
-        """Places along each feature of a set."""
+        """Return places along each feature of a set."""
         return tuple(self.sizes[list(features)].tolist())
 
     def cells(self, features: Sequence[int]) -> slice:
-        """Cells of a set."""
+        """Return cells of a set."""
         start = self.starts[tuple(features)]
         return slice(start, start + math.prod(self.shape(features)))
 
@@ -149,7 +149,7 @@ class BoxHistograms:
         Parameters
         ----------
         codes
-            Integers [n, d of the design]; -1 where missing.
+            Integers [n, d of the design]; -1 if missing.
         values
             float64 [n, s]; statistics of the rows.
         keys
@@ -184,7 +184,7 @@ class BoxHistograms:
         self._are_summed = False
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values and keys filled so far, to be merged elsewhere."""
+        """Return values and keys filled so far, to be merged elsewhere."""
         return self.values[: self.layout.num_filled], self.keys[: self.layout.num_filled]
 
     def over(self, features: Sequence[int]) -> np.ndarray:

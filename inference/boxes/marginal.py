@@ -19,7 +19,7 @@ from bdtppl.models.prior_kinds import TreePrior
 
 
 def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> jax.Array:
-    """Log evidence of targets, in the caller's precision; differentiable once.
+    """Return the log evidence of targets, in the caller's precision; differentiable once.
 
     NaN, not an error, if hyperparameters are outside their range.
 

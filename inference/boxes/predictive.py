@@ -235,7 +235,7 @@ class BoxMixture(PiecedMixture):
         return self._mean
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log predictive density or probability of one target per row, float64 [m]."""
+        """Return the log predictive density or probability of one target per row, float64 [m]."""
         if self.leaf.task == "classification":
             return np.log(self._mean[np.arange(len(self._mean)), np.asarray(y, int)])
         return super().log_density(y)

@@ -256,7 +256,7 @@ def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float
 
 
 def _variance(particles: np.ndarray, log_weight: np.ndarray) -> np.ndarray:
-    """Variances of weighted particles, [size]."""
+    """Return variances of weighted particles, [size]."""
     weight = _weight(log_weight) / _weight(log_weight).sum()
     return np.maximum(weight @ (particles - weight @ particles) ** 2, 1e-8)
 

@@ -214,7 +214,7 @@ def log_flows(
     depth: jax.Array,
     total: Total = logsumexp,
 ) -> jax.Array:
-    """Log flows of nodes [m, W] above the last level, float64 [m]; equal ones are computed once."""
+    """Return log flows of nodes [m, W] above the last level, [m]; equal ones are shared."""
 
     def of(words):
         seen = _seen(problem, words, depth, total(_stumps(problem, words, depth)[1], axis=1))

@@ -166,7 +166,7 @@ def initial_flow_state(
 def balance_loss(
     flow: Flow, problem: FlowProblem, words: jax.Array, facts: jax.Array, imbalance: jax.Array
 ) -> jax.Array:
-    """Mean squared local imbalance (log F - log S)^2 of subproblems."""
+    """Return the mean squared local imbalance (log F - log S)^2 of subproblems."""
     above = flow(row_sums(words, flow.statistics(problem.rows)), facts)
     return jnp.mean((above - imbalance) ** 2)
 

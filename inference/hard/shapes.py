@@ -109,7 +109,7 @@ def heap_order(is_split: np.ndarray) -> np.ndarray:
 
 
 def places(shape: Shape) -> jax.Array:
-    """Numbers of the slots, int32 [1, k]."""
+    """Return numbers of the slots, int32 [1, k]."""
     return jnp.arange(shape.capacity, dtype=jnp.int32)[None]
 
 

@@ -146,7 +146,7 @@ def expand(members: np.ndarray, keys: np.ndarray, cells: Cells, room: Found) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _expand(members, keys, cells, rules):
-    """Write the rules of subproblems down, and count them."""
+    """Write the rules of subproblems, and count them."""
     num_codes, num_features = len(cells.feature), len(cells.has_missing)
     key = np.zeros(num_codes + num_features, np.uint64)
     weight = np.zeros(num_codes + num_features, np.int64)
@@ -154,7 +154,7 @@ def _expand(members, keys, cells, rules):
     is_present = np.zeros(8 * (len(key) // 8 + 1), np.uint8)
     eight_codes = is_present.view(np.uint64)
     counts_rows = cells.min_leaf > 1
-    # Places are unsigned: compiled code need not check for negative ones.
+    # Places are unsigned, so compiled code skips the check for negative ones.
     one_more, found = np.uint64(1), np.uint64(0)
     for node in range(len(members)):
         total = np.int64(0)
@@ -213,7 +213,7 @@ def _expand(members, keys, cells, rules):
 
 @numba.njit(cache=True, nogil=True)
 def cells_of_children(members, cells, rules, which):
-    """Cells of some children of subproblems, uint64 [len(which), W].
+    """Return cells of some children of subproblems, uint64 [len(which), W].
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ class LeafCountPosterior(ExactPosterior):
         return np.asarray(log_leaves(self._terms[0]))
 
     def _root_terms(self, log_q: jax.Array) -> np.ndarray:
-        """Log of the sum over trees with 1 to K leaves, [K]."""
+        """Return the log of the sum over trees with 1 to K leaves, [K]."""
         return np.asarray(log_q[self.grammar.root, 0]) + self._log_leaves
 
     def _at_root(self, log_q: jax.Array) -> float:
@@ -308,7 +308,7 @@ class _BestTrees:
         self.log_division = np.asarray(weights.divisions)
 
     def productions(self, num_leaves: int) -> list[int]:
-        """Productions of the best tree with a number of leaves, slot by slot."""
+        """Return productions of the best tree with a number of leaves, slot by slot."""
         queue, chosen = [(self.grammar.root, 0, num_leaves)], []
         for node, depth, leaves in queue:
             if leaves == 1:

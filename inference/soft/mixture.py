@@ -45,7 +45,7 @@ class ClassMixture:
         return np.log(self.probability[..., np.arange(len(y)), y])
 
     def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles over the draws of each class's probability, float64 [m, c, probabilities]."""
+        """Return quantiles over the draws of class probabilities, [m, c, probabilities]."""
         return np.moveaxis(np.quantile(self.probability, probabilities, axis=0), 0, -1)
 
     def sample(self, rng_key: jax.Array, num_draws: int, *, first_row: int = 0) -> np.ndarray:

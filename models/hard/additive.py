@@ -1,9 +1,9 @@
 """Sums of hard trees: real targets with normal noise, or class labels (BART).
 
 A real target is the offset plus the values of the leaves that its row reaches in m trees plus
-normal noise. Of two classes, the sum with its offset is the probit or the logit of the second one;
-of c classes there are c such sums of m trees each, and probabilities are their softmax. Trees, leaf
-values and noise are independent a priori:
+normal noise. For two classes, the sum with its offset is the probit or the logit of the second one;
+for c classes there are c such sums of m trees each, and probabilities are their softmax. Trees,
+leaf values and noise are independent a priori:
 
 - A node with l splits above it is split with probability alpha (1 + l)^-beta, and never at
   ``max_depth``. A split chooses a feature by the features' weights, and one of its rules uniformly:
