@@ -20,7 +20,7 @@ _LEAST_SHOWN = 5e-4  # least number that is not printed as 0
 _MOST_LINES = 40  # lines
 _GLANCE_RULES = 8  # lines
 _GLANCE_TOPOLOGIES = 3
-_FEWEST_CHAINS = 2  # models that can be compared
+_FEWEST_CHAINS = 2  # chains that can be compared
 _FEWEST_A_CHAIN = 4  # draws of a chain, for R-hat and effective sample sizes
 
 
@@ -263,7 +263,7 @@ def _rows_and_features(summary: Mapping[str, Any]) -> str:
 
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:
-    """Describe relocated chains, and from how many chains they descend; empty if none moved."""
+    """State from how many chains all descend after relocations; empty if none moved."""
     if "ancestors" not in summary:  # from an older file
         return ""
     chains, ancestors = len(summary["ancestors"]), len(set(summary["ancestors"]))

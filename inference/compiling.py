@@ -65,7 +65,7 @@ class OneKernel:
     """
 
     def __init__(self, function: Callable, *, compiler_options: Mapping[str, Any], **options: Any):
-        def with_arguments(*args, **kwargs):  # XLA ends the process for one that a kernel lacks
+        def with_arguments(*args, **kwargs):  # XLA ends the process if a kernel lacks one
             return function(*args, **kwargs), args
 
         inner = jax.jit(with_arguments, **options)

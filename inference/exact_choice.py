@@ -11,9 +11,9 @@ level. In each round, the better half by evidence of the ladders with an afforda
 one rung (successive halving). A ladder is abandoned if a rung did not gain, or if another ladder
 has more evidence with fewer levels. The chart of few buckets is tried, too, if it is small.
 Finally, the hyperparameters of the chosen model are optimised. Costs are estimates
-(`bdtppl.inference.exact_cost`), so that the choice does not depend on the machine or its load. Only
-if the work takes so much longer than estimated that it would exceed the budget, a clock without
-compilation ends the choice.
+(`bdtppl.inference.exact_cost`), so that the choice does not depend on the machine or its load. A
+clock, which excludes compilation, ends the choice only if the work takes so much longer than
+estimated that it would exceed the budget.
 """
 
 import hashlib
@@ -61,15 +61,15 @@ _TIMED = 0.03  # share of the budget, for a setting that measures the machine's 
 _FITS_BY_CLOCK = 0.5  # the same by the clock, which ends only those that take far longer
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
-_LAST_STEPS = 5  # share for the last fit, at least
-_STRENGTHS = (0.0, 6.0)  # penalty beyond which trees hardly change
+_LAST_STEPS = 5  # least steps of the last fit
+_STRENGTHS = (0.0, 6.0)  # range of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_PRODUCTION = 2e-6
 _SMALL_CHART = 50_000  # subproblems
 _FIT_REACH = 9.0  # range of fitted numbers: a factor of 8,000, or as many standard deviations
-_LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # levels of the trees that leaf hyperparameters are fitted with
+_LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # of the trees that leaf hyperparameters are fitted with
 _LEAF_FEATURES = 200  # more of them cost too much, like many rows of a sparse table
-_LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # seconds of one sum over trees
+_LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # for one sum over trees
 _LEAF_STEPS = 12
 
 

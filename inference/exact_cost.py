@@ -32,9 +32,9 @@ MOST_DEPTH_SUGGESTED = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
-_SECONDS_A_WEIGHT = 3e-8  # entries of the table of the prior's weights
+_SECONDS_A_WEIGHT = 3e-8  # for the table of the prior's weights
 _BYTES_A_WEIGHT = 100.0  # mostly while it is made
-_FEW_ROWS = 2_000  # boxes below which cost less than a chart
+_FEW_ROWS = 2_000  # rows above which boxes cost less than a chart
 _TIMES_THE_BUDGET = 10  # multiple of a search's budget, for boxes that were requested
 
 
@@ -61,7 +61,7 @@ class Budget:
         return cost.seconds <= self.seconds and cost.num_bytes <= self.num_bytes
 
     def levels_of(self, model: TreeModel, most: int) -> int:
-        """Count the affordable levels of boxes, up to some."""
+        """Count the affordable levels of boxes, up to ``most``."""
         costs = (box_cost_of(model, levels) for levels in range(1, 1 + most))
         return sum(1 for _ in itertools.takewhile(self.pays_for, costs))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-MOST_WIDENINGS = 60  # halvings of a bracket, each at least twofold
+MOST_WIDENINGS = 60  # of a bracket, each at least twofold
 _MOST_STEPS = 100
 _PRECISION = 1e-13  # tolerance of the probability at a quantile
 

@@ -2,7 +2,7 @@
 
 An inference is an object with a model and settings, and no state. Its states are pytrees of arrays
 and plain numbers, each of which determines the rest of the run. So a run may stop after any chunk
-of work and resume from the stored state, with the same bits as a result.
+of work and resume from the stored state; the result has the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -109,7 +109,7 @@ def run(
     Parameters
     ----------
     inference, rng_key
-        The inference and its input.
+        The inference, and the key that it starts from.
     time_limit
         Seconds after which only the first chunk of work may still begin, without compilation.
     keep

@@ -9,7 +9,7 @@ import numpy as np
 from bdtppl.models.pytrees import Number
 
 _NAMES_SHOWN = 8
-_SHOWN_NUMBERS = 12  # digits of a number of a prior or a leaf family
+_SHOWN_NUMBERS = 12  # numbers shown of a prior or a leaf family
 _MOST_WRITTEN_OUT = 1e15  # thresholds from which an exponent is written
 
 

@@ -238,7 +238,7 @@ def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> lis
             pyplot.close(figure)
             for index in range(len(sizes["trees"])):
                 ax = plot_tree(shown.trees[index], names=shown.design.names)
-                drawn = cast("Figure", ax.figure)  # a new array, not a view
+                drawn = cast("Figure", ax.figure)  # a new figure, not a subfigure
                 drawn.savefig(staging / f"tree-{index + 1}.png", dpi=150)
                 pyplot.close(drawn)
             return sorted(path.name for path in staging.iterdir())

@@ -25,7 +25,7 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.models.wording import describe_model
 from bdtppl.progress import forecast
 
-_EM_STEPS = 2000  # tolerance of the iteration for the weights
+_EM_STEPS = 2000  # most steps of the iteration for the weights
 
 
 @dataclass(frozen=True)

@@ -215,7 +215,7 @@ def _locked(file: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"checkpoint {file.parent} cannot be written: {reason_of(error)}.") from error
     try:
-        with suppress(OSError):  # the name is a convenience
+        with suppress(OSError):  # the note is a convenience
             since = datetime.now().astimezone().isoformat(" ", "seconds")
             owner.write_text(
                 f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8"

@@ -22,7 +22,7 @@ from bdtppl.models.soft.topology import DEFAULT_MOVES
 from bdtppl.models.wording import counted
 from bdtppl.summary import why_no_r_hat
 
-_LEAST_MASS = 0.9  # prior probability of the visited topologies
+_LEAST_MASS = 0.9  # least prior probability of the sampled topologies
 _MATTERS = 0.01  # probability from which a topology's diagnostics give warnings
 
 

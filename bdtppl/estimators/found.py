@@ -26,7 +26,7 @@ class FoundTrees(TreeEstimator):
 
     posterior_: Posterior
     log_likelihood_gain_: np.ndarray
-    log_prior_gain_: Any = 0.0  # absent for inferences that do not compute it
+    log_prior_gain_: Any = 0.0  # for inferences that do not compute it
 
     @property
     def map_tree_(self) -> Tree:

@@ -124,7 +124,7 @@ def of_chains(model: Any) -> Iterator[str]:
     """Report chains that disagree or may have missed modes."""
     quantities: dict[str, list] = {}
     for name, each in model.judged.items():
-        is_prediction = name.startswith("prediction_")  # the plural form
+        is_prediction = name.startswith("prediction_")  # there are several predictions
         quantity = "predictions of rows" if is_prediction else quantity_in_words(name)
         quantities.setdefault(quantity, []).append((each["r_hat"], each["ess"]))
     unknown = [quantity for quantity, each in quantities.items() if np.isnan(each).any()]

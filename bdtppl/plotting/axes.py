@@ -8,7 +8,7 @@ from bdtppl.plotting.colours import FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LETTERS = {"x": 12, "y": 15}  # share of an axis that a label may use, with its margins
+_LETTERS = {"x": 12, "y": 15}  # letters of a label per inch of axes, which includes margins
 _LARGE = 1e4  # number from which tick labels need much room
 _TICKS_OF_THEM = 1.3  # an inch
 

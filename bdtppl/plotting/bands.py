@@ -18,7 +18,7 @@ _DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
 LEVELS_SHOWN = 20
 """Levels of a category that a figure shows."""
 
-_MOST_LETTERS = 80  # width of level names side by side
+_MOST_LETTERS = 80  # letters of level names side by side
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 

@@ -15,7 +15,7 @@ from bdtppl.report.scores import coverage
 _LEAST_EFFICIENCY = 0.05  # effective share of draws after leaving a row out
 _LEVEL = 0.9
 _FALSE_ALARM = 0.001
-_CDF_PARTS = 10  # cells of the unit interval, in which distributions are tested
+_CDF_PARTS = 10  # cells of the unit interval, for tests of distributions
 
 
 def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:

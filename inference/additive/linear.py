@@ -17,7 +17,7 @@ from scipy.linalg import solve_triangular
 
 from bdtppl.inference.additive.monotone import slice_within
 
-_FEW_COLUMNS = 200  # whose equations are solved even for few rows
+_FEW_COLUMNS = 200  # columns whose equations are solved even for few rows
 _LEAST_SINGULAR = 1e-12  # relative to the largest one
 _LEAST_RIDGE = 1e-14  # of the trace
 _LEAST_DEVIATION = 1e-10  # deviation relative to its prior's median

@@ -42,7 +42,7 @@ class SumPosterior:
     value
         float64 [chain, draw, sum, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
     variance
-        float64 [chain, draw]; standard deviation of the noise, averaged over the training rows if
+        float64 [chain, draw]; variance of the noise, averaged over the training rows if
         it differs; 1 for classes.
     feature_weight
         float64 [chain, draw, d].

@@ -13,7 +13,7 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference
 
 _SWEEPS_AT_ONCE = 10
-_SWEEPS_OF_A_WORKER = 100  # device of the state, with the leaf of each row in each tree
+_SWEEPS_OF_A_WORKER = 100  # per task, to which the state is sent with each row's leaf in each tree
 _GROWING_SWEEPS = 10
 
 

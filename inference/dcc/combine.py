@@ -29,7 +29,7 @@ from bdtppl.inference.evidence.estimates import (
 from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 
-_LEAST_VISITS = 3  # values whose spread is informative
+_LEAST_VISITS = 3  # visits whose spread is informative
 
 
 class Component(NamedTuple):
@@ -93,7 +93,7 @@ def combine(
     Parameters
     ----------
     dcc, state
-        Settings of the run.
+        The settings and the last state of the walk.
     evidence
         "lais", "smc" for all sampled topologies, or "auto": SMC if importance weights are too
         uneven and the topology may have ``smc_share`` of the weight. Draws are then its particles.

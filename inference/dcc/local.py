@@ -46,7 +46,7 @@ from bdtppl.models.soft.topology import Topology
 
 _LEAST_PILOT = 20  # steps
 _CENTRES = 16  # draws of each chain around which tempered SMC starts
-_LARGEST_R_HAT = 1.1  # share of the last steps of warm-up, which are few
+_LARGEST_R_HAT = 1.1  # in the last steps of warm-up, which are few
 _MOST_STUCK = 0.25  # share of a pilot's chains; the others may agree on a poor mode
 
 # Purposes of a topology's random numbers; visits have the numbers from _VISIT on.

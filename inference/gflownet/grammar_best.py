@@ -42,7 +42,7 @@ class _Depth(NamedTuple):
 
     words: np.ndarray  # uint64 [m, W]
     stop: np.ndarray  # float64 [m]; log weight of stopping
-    node: np.ndarray  # int [p]; the node
+    node: np.ndarray  # int [p]; node that is split
     rule: np.ndarray  # int [p]
     log_weight: np.ndarray  # float64 [p]; the prior's
     sides: np.ndarray  # int [2, p]; nodes of the next level

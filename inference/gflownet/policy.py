@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_sigmoid, log_softmax, relu
 
-_KEY_SIZE = 32  # logits of the features of a leaf
+_KEY_SIZE = 32  # of the features of a leaf
 _MOST_KNOTS = 16  # of one feature
 _IMPOSSIBLE = -1e30  # log probability of masked items: probability 0, but a finite gradient
 

@@ -83,7 +83,7 @@ def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray
 
 
 def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndarray:
-    """Return the log weight of one rule of some features in some nodes, equal for all rules.
+    """Return log weights of single rules of given features in given nodes.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.wording import listed
 
 _GRID = 24
-_MOST_COUNTS = 1 << 12  # leaves whose cdfs are tabulated
+_MOST_COUNTS = 1 << 12  # counts whose cdfs are tabulated
 _MANY_LEAVES = 2000  # leaves of a kind of rows
 _SPECKS = 1e-5  # probability
 _WEIGHT_BUCKETS = 8 * 60 + 2  # of weights

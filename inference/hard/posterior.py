@@ -144,7 +144,7 @@ class Posterior:
     log_weights: np.ndarray | None = None
     smoothing: float = 0.0
 
-    has_pointwise_likelihood: ClassVar[bool] = True  # different only in some soft trees
+    has_pointwise_likelihood: ClassVar[bool] = True  # unlike some soft trees
 
     @classmethod
     def of(

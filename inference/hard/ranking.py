@@ -156,7 +156,7 @@ def ranked_trees(choices: Choices, root: Any) -> Iterator[tuple[float, list[tupl
         queue, made = [(root, rank)], []
         for node, rank_below in queue:
             chosen = ranking.get(node, rank_below)
-            assert chosen is not None  # used by the tree above
+            assert chosen is not None  # the tree above uses it
             made.append((node, chosen.choice))
             if chosen.choice != STOP:
                 left, right = choices.children(node, chosen.choice)

@@ -32,7 +32,7 @@ from bdtppl.models.leaf_kernels import own_score
 from bdtppl.models.prior_kinds import Node, Rule
 from bdtppl.models.pytrees import pytree_dataclass
 
-_LEVELS_REDRAWN = 3  # nodes of a subtree, including its top
+_LEVELS_REDRAWN = 3  # levels of the nodes of a subtree, including its top
 _MOST_RULES = 2048
 _SIDES_SCORED = 1 << 6  # sides of rules whose own rules are scored at once
 

@@ -28,7 +28,7 @@ from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.prior_kinds import TreeShape, log_tree, weighs
 
 _ENTRIES_SCORED = 1 << 15  # most nodes times rules that are scored at once
-_FEWEST_NODES = 4  # most nodes; more would cost a few chains most of their time
+_FEWEST_NODES = 4  # fewest nodes; more would cost a few chains most of their time
 
 
 class State(NamedTuple):

@@ -111,7 +111,7 @@ class Ladders(NamedTuple):
     shape
         Trees under power 1, arrays [m, c, ...].
     log_prior
-        float64 [m, c]; their log likelihoods.
+        float64 [m, c]; their log prior weights.
     log_likelihood
         float64 [m, c, t]; log likelihoods of the trees under every power.
     """

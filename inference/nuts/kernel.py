@@ -93,7 +93,7 @@ class Chains(NamedTuple):
         Parameters
         ----------
         rng
-            Key for the uniform choice of the other chains.
+            Generator that chooses the other chains, uniformly.
         is_stuck
             bool [..., chain]; see `bdtppl.inference.summaries.diagnostics.stuck`.
 

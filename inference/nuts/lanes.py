@@ -1,4 +1,4 @@
-"""Any number of chains, of any topologies of a size, in lanes of a compiled function.
+"""Chains over topologies of one size, run in the lanes of one compiled function.
 
 Each CPU thread has one lane, so that no chain waits for another. A thread has several if XLA cannot
 make one kernel of a step (see `bdtppl.inference.compiling`), to share the cost of switching
@@ -78,7 +78,7 @@ class _LaneRun:
     def work(self, width: int, *, rehearse: bool = False) -> None:
         """Make steps in lanes until no chain waits for one."""
         lanes, paths = self._empty(width)
-        numbers = np.full(width, -1)  # paths of the chains in lanes
+        numbers = np.full(width, -1)  # of the chains in lanes
         begins = np.zeros(width, bool)
         while True:
             if not rehearse:

@@ -50,7 +50,7 @@ class Trajectory(NamedTuple):
     Attributes
     ----------
     position, momentum, gradient
-        float [2, size]; positions of its left and its right end, including the subtree.
+        float [2, size]; values at its left and its right end, including the subtree.
     start
         Energy at the start; NaN before the start is evaluated.
     draw, log_weight, momentum_sum

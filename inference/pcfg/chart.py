@@ -22,8 +22,8 @@ from bdtppl.models.arrays.threads import in_threads
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior, rule_law
 
 BLOCK_NODES = 512
-_BLOCK_PRODUCTIONS = 4096  # nodes for which the arrays of a block stay in the cache
-_FEW_PRODUCTIONS = 256  # charts with fewer nodes have smaller blocks, with less padding
+_BLOCK_PRODUCTIONS = 4096  # so that the arrays of a block stay in the cache
+_FEW_PRODUCTIONS = 256  # charts with fewer have smaller blocks, with less padding
 
 
 class Chart(NamedTuple):

@@ -33,7 +33,7 @@ from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.pytrees import Array, pytree_dataclass, setting
 
 _SIZES = 8  # sizes per doubling of the rows: each extra row costs time at every step
-_TRACING = RLock()  # all threads share the stack of NumPy's handlers
+_TRACING = RLock()  # all threads share the stack of NumPyro's handlers
 
 
 def _log_prior(law: Any, to: Any, coordinates: jax.Array, value: jax.Array) -> jax.Array:

@@ -38,7 +38,7 @@ class Diagnostics(NamedTuple):
 def diagnose(quantities: Mapping[str, np.ndarray]) -> dict[str, Diagnostics]:
     """Compare chains in quantities, float64 [chain, draw] each, or pooled [chain, draw, many].
 
-    The effective sample size of pooled quantities is reached by at least half of them.
+    The effective sample size of pooled quantities is their median.
     """
     found = {}
     for name, values in quantities.items():

@@ -108,7 +108,7 @@ def first_misfit(cells: Sequence[str]) -> str:
         forms = [form for form in forms if form.fullmatch(cell)]
         if not forms:
             return cell
-    raise ValueError("All cells are numbers in one notation.")
+    raise ValueError("cells must not all be numbers in one notation.")
 
 
 def without_notation(cell: str, notation: str) -> str:

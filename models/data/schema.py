@@ -45,7 +45,7 @@ Categories = Literal["sets", "one-hot"]
 MOST_IN_SETS = 6
 """Most levels of a category that is parted in all ways; k levels have 2^(k - 1) - 1."""
 
-_FEWEST_SETS = 63  # sets for a category of more levels
+_FEWEST_SETS = 63  # for a category of more levels
 
 
 class TableWarning(UserWarning):

@@ -62,7 +62,7 @@ NOISE_QUANTILE = 0.9  # their q
 
 _PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
 _LOGIT_IN_PROBIT = 1.7  # a logistic distribution is nearly normal with this standard deviation
-_LEAST_NOISE = 1e-10  # noise relative to the targets
+_LEAST_NOISE = 1e-10  # of the noise, relative to that of the targets
 
 
 @pytree_dataclass
@@ -225,7 +225,7 @@ class AdditiveTrees(NamedTuple):
     value
         float64 [..., sums, m, k]; value of each slot that is a leaf.
     variance
-        float64 [...]; standard deviation of the noise; 1 for classes.
+        float64 [...]; variance of the noise; 1 for classes.
     feature_weight
         float64 [..., d]; sums to 1, 0 for features without a rule.
     noise_trees, noise_value

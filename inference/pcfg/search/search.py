@@ -48,10 +48,10 @@ Goal = Literal["best", "sum"]
 _KEPT = 16  # rules of a node at its first expansion
 _FEWEST = 64  # nodes expanded at once
 _GROWTH = 0.2  # nodes expanded at once, relative to those expanded so far
-_HOPES = (0.01, 0.05, 0.3)  # shares of the way from its lower to its upper bound
+_HOPES = (0.01, 0.05, 0.3)  # shares of the way from its lower to its upper bound that a node may go
 _HOPEFUL = 0.05  # share of the nodes expanded at once, for each of these
 _BATCH_RULES = 1 << 17
-_MOST_CUTS = 2048  # share of all features, by which cells are compared
+_MOST_CUTS = 2048  # of all features, by which cells are compared
 _MOST_COMPARED = 4096  # cells, each compared with each
 _CLOSED, _CLOSED_AT_MOST = 1e-10, 1e-8  # width of an interval relative to its ends; nats
 
