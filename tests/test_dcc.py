@@ -175,9 +175,7 @@ def test_auto_takes_tempered_smc_where_weights_are_uneven(state, monkeypatch):
     assert found[leaf].weight.sum() == pytest.approx(1)
     alone = replace(state, explored={split: uneven})
     (part,) = combine(SETTINGS, alone, evidence="lais")
-    with pytest.warns(
-        UserWarning, match=r"log evidence of topology 100, .* is not to be relied on"
-    ):
+    with pytest.warns(UserWarning, match=r"log evidence of topology 100, .* is not reliable"):
         part.evidence.warn("topology 100")
 
 
