@@ -191,7 +191,7 @@ def test_empirical_bayes_changes_only_what_is_named():
     assert fitted.prior.log_phi == 2.0
     assert fitted.leaf.shape == leaf.shape
     assert fitted.leaf.scale != leaf.scale
-    with pytest.raises(ValueError, match="parameters must be some of .*; got 'phi'"):
+    with pytest.raises(ValueError, match=r"parameters must be some of .*; got 'phi'"):
         empirical_bayes(exact, parameters=["phi"])
 
 
