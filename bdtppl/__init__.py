@@ -1,8 +1,8 @@
-"""Bayesian decision trees: one model, many inferences, held against the exact posterior.
+"""Bayesian decision trees: one model, many inferences, checked against the exact posterior.
 
-The package has three floors, and imports only go down: ``bdtppl`` (estimators, results, figures,
+The package has three layers, and imports only go down: ``bdtppl`` (estimators, results, figures,
 files) rests on ``bdtppl.inference`` (algorithms for posteriors), which rests on ``bdtppl.models``
-(priors, leaves and trees). This module only hands names on, at their first use, so that ``import
+(priors, leaves and trees). This module imports public names at their first use, so that ``import
 bdtppl`` is fast.
 """
 
@@ -16,9 +16,9 @@ __version__ = "0.1.0"
 
 if find_spec("bdtppl.models") is None:
     raise ImportError(
-        "bdtppl was imported from its source folder, where its parts `models` and `inference` "
-        "lie beside it and not inside it: start Python from another folder, or install the "
-        "checkout in editable mode with `python -m pip install --editable .`."
+        "bdtppl was imported from its source folder, where its parts `models` and `inference` are "
+        "beside it and not inside it: start Python from another folder, or install the checkout in "
+        "editable mode with `python -m pip install --editable .`."
     )
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""Rows that are unlike a class: out-of-distribution detection by any classifier.
+"""Rows unlike a class: out-of-distribution detection with any classifier.
 
-The score of a row is the predictive probability of the class that is normal. The rule of section
-5.3.2 of DT-GFN calls a row anomalous where that probability is at least two standard deviations
-below the mean of all rows that are looked at, so the number of anomalous rows need not be known.
+The score of a row is the predictive probability of the normal class. Section 5.3.2 of DT-GFN calls
+a row anomalous if its score is at least two standard deviations below the mean score, so the number
+of anomalous rows need not be known.
 
 References
 ----------
@@ -29,7 +29,7 @@ class Anomalies(NamedTuple):
     probability
         float64 [m]; predictive probability that the row is normal.
     threshold
-        Greatest probability of an anomalous row.
+        Largest probability that counts as anomalous.
     is_anomalous
         bool [m].
     """
@@ -47,7 +47,7 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
     probability
         Probabilities [m] that rows are normal.
     deviations
-        How many standard deviations below their mean an anomalous one lies at least.
+        Least number of standard deviations by which an anomalous probability is below the mean.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
     Warns
     -----
     UserWarning
-        If the threshold is below 0, so that no row can be anomalous.
+        If the threshold is below 0, so no row can be anomalous.
 
     Examples
     --------
@@ -71,24 +71,24 @@ def find_anomalies(probability: np.ndarray, deviations: float = 2.0) -> Anomalie
     threshold = float(probability.mean() - deviations * probability.std())
     if threshold < 0:
         warnings.warn(
-            f"No row can be anomalous: {deviations:g} standard deviations below the mean "
-            f"probability lies {threshold:.3f}. Probabilities differ too much for this rule; read "
-            f"them as they are, or give fewer deviations.",
+            f"No row can be anomalous: the mean probability less {deviations:g} standard "
+            f"deviations is {threshold:.3f}. Probabilities differ too much for this rule; read "
+            "them as they are, or pass fewer deviations.",
             stacklevel=2,
         )
-    # Where all probabilities are alike nothing stands out, whatever their rounding.
+    # If all probabilities are equal up to rounding, no row is anomalous.
     is_anomalous = (probability <= threshold) & (np.ptp(probability) > 1e-12)
     return Anomalies(probability, threshold, is_anomalous)
 
 
 class FindsAnomalies:
-    """Classifiers that find rows unlike a class."""
+    """Mixin for classifiers that find rows unlike a class."""
 
     classes_: np.ndarray
     predict_proba: Any
 
     def anomalies(self, X: Any, normal: Any, *, deviations: float = 2.0) -> Anomalies:
-        """Tell which rows are unlike a class (DT-GFN, section 5.3.2).
+        """Find rows that are unlike a class (DT-GFN, section 5.3.2).
 
         Parameters
         ----------
@@ -97,18 +97,18 @@ class FindsAnomalies:
         normal
             Label of the class.
         deviations
-            How many standard deviations below the mean of all rows the predictive probability of
-            the class lies at least where a row is anomalous.
+            Least number of standard deviations by which the class's predictive probability at an
+            anomalous row is below the mean of all rows.
 
         Returns
         -------
         Anomalies
-            Predictive probabilities, the threshold, and which rows are anomalous.
+            Predictive probabilities, the threshold, and whether each row is anomalous.
 
         Raises
         ------
         ValueError
-            If the label is none of ``classes_``, or ``deviations`` is not positive.
+            If the label is not in ``classes_``, or ``deviations`` is not positive.
         """
         check_is_fitted(self)
         (place,) = np.nonzero(self.classes_ == normal)
@@ -119,7 +119,7 @@ class FindsAnomalies:
 
 
 def num_permutations(num_rows: int, num_features: int) -> int:
-    """Count the orders of the features that scores are averaged over (DT-GFN, appendix H.2).
+    """Return the number of feature orders that scores are averaged over (DT-GFN, appendix H.2).
 
     Examples
     --------
@@ -140,7 +140,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
     model
         A classifier.
     permutations
-        Number of fits; by default that of `num_permutations`.
+        Number of fits; default `num_permutations`.
     random_state
         Seed of the orders (scikit-learn's meaning).
 
@@ -149,7 +149,7 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
     fits_ : list
         Fitted models.
     orders_ : list of numpy.ndarray
-        Order of the columns of each.
+        Order of the columns in each model.
     classes_ : numpy.ndarray
         Labels, sorted.
 
@@ -189,18 +189,18 @@ class PermutedColumns(FindsAnomalies, ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Mean probability of each class, float64 [m, classes]."""
+        """Return the mean probability of each class, float64 [m, classes]."""
         check_is_fitted(self)
         fits = zip(self.fits_, self.orders_, strict=True)
         return np.mean([fit.predict_proba(_taken(X, order)) for fit, order in fits], axis=0)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Most probable class of each row, [m]."""
+        """Return the most probable class of each row, [m]."""
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
 def _taken(X: Any, order: np.ndarray) -> Any:
-    """Take the columns of a table in another order."""
+    """Reorder the columns of a table."""
     if not has_names(X):
         return np.asarray(lossless(X))[:, order]
     X = as_table(X)

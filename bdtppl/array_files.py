@@ -1,10 +1,10 @@
-"""A file of a header and named arrays, with a checksum of all of it.
+"""A file of a header and named arrays, with a checksum over its whole content.
 
-The first line names the format, its version, the SHA-256 of all that follows and the length of the
-header. The header is JSON: what the writer gave, and of each array its name, dtype and shape. Then
-come the arrays, little-endian, one after the other. There are no links, references or programs, and
-nothing is as large as it says unless the file is: reading takes time and memory in proportion to
-the file's size.
+The first line contains the format, its version, the SHA-256 of the rest and the length of the
+header. The header is JSON: the writer's values, and the name, dtype and shape of each array. The
+little-endian arrays follow, one after the other. There are no links, references or programs, and
+declared sizes are checked against the file, so reading needs time and memory in proportion to the
+file's size.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ import numpy as np
 import bdtppl
 from bdtppl.files import open_ordinary, reason_of, write_whole
 
-_FORMAT_VERSION = 2  # the first one kept arrays in an HDF5 file
+_FORMAT_VERSION = 2  # the first version stored arrays in an HDF5 file
 _FIRST_LINE = re.compile(
     rb"(?P<kind>[a-z ]{1,40}), format (?P<version>\d{1,9}), "
     rb"sha256 (?P<sha256>[0-9a-f]{64}), header (?P<length>\d{1,12})\n"
@@ -48,14 +48,14 @@ DAMAGED = (
 def write_arrays(
     path: Path, kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write a file, or replace it: a killed process leaves the old one or the new one.
+    """Write a file, or replace it: a killed process leaves the old or the new file.
 
     Parameters
     ----------
     path
         The file; its folder must exist.
     kind
-        What the file is, in lower-case words.
+        Kind of the file, in lower-case words.
     header
         Values of JSON types.
     arrays
@@ -64,7 +64,7 @@ def write_arrays(
     Raises
     ------
     OSError
-        If it cannot be written; the old file is as it was.
+        If it cannot be written; the old file is then unchanged.
     """
     stored = {name: _little_endian(array) for name, array in arrays.items()}
     described = {name: [a.dtype.str, list(a.shape)] for name, a in stored.items()}
@@ -81,21 +81,21 @@ def write_arrays(
 
 
 def read_arrays(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read what `write_arrays` has written: the header, and arrays by name.
+    """Read the header, and arrays by name, that `write_arrays` wrote.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is damaged or was not written so, or in a format that is newer than this version
+        If it is damaged, was not written by `write_arrays`, or has a format newer than this version
         of bdtppl.
     """
     with open_ordinary(path) as file:
         first = file.readline(_LONGEST_FIRST_LINE)
         line = _FIRST_LINE.fullmatch(first)
         if line is None or line["kind"] != kind.encode():
-            raise ValueError(f"{path} is damaged, or is no {kind}: its first line is another.")
+            raise ValueError(f"{path} is damaged or no {kind}: its first line is different.")
         if (version := int(line["version"])) != _FORMAT_VERSION:
             raise ValueError(
                 f"{path} has format version {version}; bdtppl {bdtppl.__version__} reads version "
@@ -111,7 +111,7 @@ def read_arrays(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         try:
             length = int(line["length"])
             if length > min(_LONGEST_HEADER, size):
-                raise ValueError("its header is longer than it may be")
+                raise ValueError("its header exceeds the longest one allowed")
             header = json.loads(file.read(length), parse_constant=_refuse_constant)
             arrays = dict(_stored(file, header.pop("arrays"), size - len(first) - length))
         except DAMAGED as error:
@@ -138,10 +138,10 @@ def _byte_view(array: np.ndarray) -> np.ndarray:
 
 
 def _stored(file: io.BufferedReader, described: Any, size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Read the arrays one after the other, with no more memory than the file has bytes."""
+    """Read the arrays one after the other, with no more memory than the file's bytes."""
     for name, (code, shape) in described.items():
         if not _DTYPES.fullmatch(code):
-            raise ValueError(f"arrays of {code} are not read")
+            raise ValueError(f"arrays of {code} are not supported")
         if not all(type(length) is int and length >= 0 for length in shape):
             raise ValueError(f"an array has the shape {shape}")
         dtype, count = np.dtype(code), math.prod(shape)
@@ -154,10 +154,10 @@ def _stored(file: io.BufferedReader, described: Any, size: int) -> Iterator[tupl
         if dtype.kind == "b" and (_byte_view(array) > 1).any():
             raise ValueError(f"the array {name} has booleans that are neither true nor false")
         if dtype.kind == "U" and (_byte_view(array).view("<u4") > _LAST_CHARACTER).any():
-            raise ValueError(f"the array {name} has text that is none")
+            raise ValueError(f"the array {name} has invalid text")
         yield name, array
     if size:
-        raise ValueError(f"{size} bytes behind its arrays are of none")
+        raise ValueError(f"{size} bytes after its arrays belong to none")
 
 
 def _refuse_constant(text: str) -> Any:

@@ -1,13 +1,13 @@
 """Sources of the public tables of the benchmarks, and checksums of their files.
 
-The files are not part of bdtppl; `bdtppl.datasets.load` reads them from a folder of the user's.
+The files are not part of bdtppl; `bdtppl.datasets.load` reads them from the user's folder.
 """
 
 from typing import Literal, NamedTuple
 
 
 class Source(NamedTuple):
-    """Where a table comes from, and how its file is known."""
+    """Origin of a table, and the checksum of its file."""
 
     task: Literal["classification", "regression"]
     """Whether the target is a class or a real number."""

@@ -1,10 +1,10 @@
-"""The data sets of the papers: laws to simulate from, and tables read from a folder of files.
+"""The data sets of the papers: simulators, and tables read from a folder of files.
 
-Simulated sets need nothing. The tables are public but not part of bdtppl: `load` reads them from
+Simulated sets need no files. The tables are public but not part of bdtppl: `load` reads them from
 the folder that the environment variable ``BDTPPL_DATA`` names, and checks that a file is, byte for
 byte, the one that the published figures of bdtppl were computed on. Each is a CSV file with one
-header line, the target in the last column, values as their source has them, and an empty cell
-where a value is missing.
+header line, the target in the last column, values as their source has them, and an empty cell where
+a value is missing.
 """
 
 import csv
@@ -30,8 +30,9 @@ class Dataset(NamedTuple):
     Attributes
     ----------
     X
-        Features, [n, d]: float64 with NaN where a value is missing. Where a column holds words, an
-        object array: floats in the columns of numbers, strings (None if missing) in those of words.
+        Features, [n, d]: float64 with NaN where a value is missing. An object array if a column
+        contains words: floats in the columns of numbers, strings (None if missing) in those of
+        words.
     y
         Target, [n]: float64 for regression, integer or string labels for classification.
     feature_names
@@ -51,8 +52,8 @@ def make_wu(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Simulate the regression set of Wu et al., which two trees describe equally well.
 
-    Three groups of equal size (the first ones larger by one where three does not divide the
-    number of rows) lie in separate boxes; a split on x1, or one on x3, sets the third apart.
+    Three groups of equal size (the first ones larger by one where three does not divide the number
+    of rows) lie in separate boxes; a split on x1, or one on x3, separates the third.
 
     Parameters
     ----------
@@ -71,12 +72,12 @@ def make_wu(
     Raises
     ------
     ValueError
-        If `num_rows` is no positive integer.
+        If `num_rows` is not a positive integer.
 
     References
     ----------
     Wu, Tjelmeland and West (2007), section 5.1, as in Cochrane et al. 2023 (DCC-Tree), appendix C,
-    whose N(0, .25) is read as a standard deviation: so the authors' own data have it.
+    whose N(0, .25) is read as a standard deviation, as in the authors' own data.
 
     Examples
     --------
@@ -99,7 +100,7 @@ def make_cgm(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Simulate the regression set of Chipman, George and McCulloch with two numerical inputs.
 
-    The tree has five leaves; a second tree parts the inputs in the same way.
+    The tree has five leaves; a second tree gives the same partition of the inputs.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def make_cgm(
     Raises
     ------
     ValueError
-        If `num_rows` is no positive integer.
+        If `num_rows` is not a positive integer.
 
     References
     ----------
@@ -145,10 +146,10 @@ def make_cgm(
 def make_hidden_xor(
     num_rows: int, num_features: int = 20, num_relevant: int = 4, *, random_state: RandomState
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Simulate fair bits of which the first few decide the class by their parity.
+    """Simulate fair bits; the parity of the first few decides the class.
 
-    No split on one of them alone tells anything, so a greedy tree is lost; a tree that splits
-    on all relevant features makes no error.
+    No single split is informative, so a greedy tree fails; a tree that splits on all relevant
+    features makes no error.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ def make_hidden_xor(
     num_features
         Number of features, d.
     num_relevant
-        How many of them, the first ones, decide the class: 1 to `num_features`.
+        Number of features, the first ones, that decide the class: 1 to `num_features`.
     random_state
         Seed or generator, in scikit-learn's sense.
 
@@ -171,7 +172,7 @@ def make_hidden_xor(
     Raises
     ------
     ValueError
-        If a count is no positive integer, or more features are relevant than exist.
+        If a count is not a positive integer, or more features are relevant than exist.
 
     References
     ----------
@@ -196,12 +197,12 @@ def make_hidden_xor(
 
 
 def available() -> tuple[str, ...]:
-    """List the names that `load` finds a file for, in the order of the table of sources.
+    """List the names for which `load` finds a file, in the order of the table of sources.
 
     Returns
     -------
     names
-        Empty where ``BDTPPL_DATA`` is not set.
+        Empty if ``BDTPPL_DATA`` is not set.
 
     Examples
     --------
@@ -213,7 +214,7 @@ def available() -> tuple[str, ...]:
 
 
 def state(name: str) -> Literal["present", "missing", "altered"]:
-    """Say whether `load` would find the file of a table as it knows it.
+    """Return whether `load` would find the file of a table with the expected content.
 
     Parameters
     ----------
@@ -223,8 +224,8 @@ def state(name: str) -> Literal["present", "missing", "altered"]:
     Returns
     -------
     str
-        "altered" where a file has the name but other content; "missing" also where ``BDTPPL_DATA``
-        is not set.
+        "altered" if a file has the name but other content; "missing" also if ``BDTPPL_DATA`` is not
+        set.
 
     Raises
     ------
@@ -249,7 +250,7 @@ def load(name: str) -> Dataset:
     Parameters
     ----------
     name
-        The file's name without ``.csv``; `bdtppl.dataset_sources.SOURCES` lists what is known.
+        The file's name without ``.csv``; `bdtppl.dataset_sources.SOURCES` lists the known ones.
 
     Returns
     -------
@@ -259,9 +260,9 @@ def load(name: str) -> Dataset:
     Raises
     ------
     ValueError
-        If the name is unknown, or the file is not the one that the table of sources knows.
+        If the name is unknown, or the file differs from the one in the table of sources.
     FileNotFoundError
-        If ``BDTPPL_DATA`` is not set or its folder lacks the file; says where to get the set.
+        If ``BDTPPL_DATA`` is not set or its folder lacks the file; the message states the source.
 
     Examples
     --------
@@ -274,20 +275,20 @@ def load(name: str) -> Dataset:
     folder = os.environ.get("BDTPPL_DATA")
     if not folder:
         raise FileNotFoundError(
-            f"set the environment variable BDTPPL_DATA to a folder that holds {name}.csv, "
-            f"which can be had from: {source.origin}."
+            f"set the environment variable BDTPPL_DATA to a folder that contains {name}.csv, which "
+            f"is available from: {source.origin}."
         )
     path = _path(folder, name)
     if not path.is_file():
         raise FileNotFoundError(
-            f"the folder that BDTPPL_DATA names, {folder}, lacks {name}.csv, "
-            f"which can be had from: {source.origin}."
+            f"the folder that BDTPPL_DATA names, {folder}, lacks {name}.csv, which is available "
+            f"from: {source.origin}."
         )
     content = path.read_bytes()
     sha256 = _sha256(content)
     if sha256 != source.sha256:
         raise ValueError(
-            f"{path} is not the {name}.csv that bdtppl knows (its sha256 is {sha256}, wanted is "
+            f"{path} is not the {name}.csv that bdtppl knows (its sha256 is {sha256}, expected "
             f"{source.sha256}): get it from {source.origin}, as a CSV with one header line, the "
             "target last and values as the source has them."
         )

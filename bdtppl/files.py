@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whenever the process is killed."""
+"""Files that appear completely or not at all, even if the process is killed."""
 
 import io
 import os
@@ -14,35 +14,33 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # Windows, which refuses to delete what another process has open
+except ImportError:  # Windows refuses to delete files that another process has open
     fcntl = None
 
-_UNFINISHED = ".partial"  # the end of names that no reader looks at
-_NEW = 10.0  # seconds in which what was made counts as new
+_UNFINISHED = ".partial"  # suffix of names that no reader opens
+_NEW = 10.0  # seconds during which a created file counts as new
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def require_writable(folder: Path, name: str) -> None:
-    """Refuse a folder that cannot be written, before anything long has been computed.
+    """Raise if a folder cannot be written, before any long computation.
 
     Parameters
     ----------
     folder
         The folder, which need not exist.
     name
-        What the user calls it.
+        The user's name for it.
 
     Raises
     ------
     OSError
-        If it is a file or a link to nothing, or may not be written or made.
+        If it is a file or a dangling link, or cannot be written or created.
     """
     above = (folder, *folder.absolute().parents)
     nearest = next(path for path in above if path.exists() or path.is_symlink())
     if not nearest.exists():
-        raise FileNotFoundError(
-            f"{name} {folder} cannot be written: {nearest} is a link to nothing."
-        )
+        raise FileNotFoundError(f"{name} {folder} cannot be written: {nearest} is a dangling link.")
     if not nearest.is_dir():
         raise NotADirectoryError(f"{name} {folder} cannot be written: {nearest} is not a folder.")
     if not os.access(nearest, os.W_OK | os.X_OK):
@@ -50,9 +48,9 @@ def require_writable(folder: Path, name: str) -> None:
 
 
 def write_whole(path: Path, pieces: Iterable[Any]) -> None:
-    """Write a file, or replace it; a killed process leaves the old one or the new one.
+    """Write a file, or replace it; a killed process leaves the old or the new file.
 
-    What processes that were killed have left unfinished in its folder is removed.
+    Unfinished files of killed processes in its folder are removed.
 
     Parameters
     ----------
@@ -64,7 +62,7 @@ def write_whole(path: Path, pieces: Iterable[Any]) -> None:
     Raises
     ------
     OSError
-        If it cannot be written; the old file is as it was.
+        If it cannot be written; the old file is then unchanged.
     """
     _remove_abandoned(path.parent)
     unfinished = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
@@ -83,33 +81,33 @@ def write_whole(path: Path, pieces: Iterable[Any]) -> None:
 
 
 def open_ordinary(path: Path) -> io.BufferedReader:
-    """Open a file to read, if it is an ordinary one: a pipe would keep its reader waiting.
+    """Open a file for reading if it is a regular file; a pipe would block its reader.
 
     Raises
     ------
     OSError
-        If it cannot be opened, or is no ordinary file.
+        If it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | _WITHOUT_WAITING)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    raise OSError(f"{path} is not an ordinary file")
+    raise OSError(f"{path} is not a regular file")
 
 
 @contextmanager
 def staged(folder: Path, obsolete: Collection[str] = ()) -> Iterator[Path]:
-    """Hand out an empty folder whose files move into another one at the end, all or none.
+    """Yield an empty folder whose files move to another one at the end, all or none.
 
-    Files of the same names are replaced, others are left alone. If the block or a move fails, all
-    is as it was before. If the process is killed, each file is the old one or the new one.
+    Files of the same names are replaced, others are left alone. If the block or a move fails,
+    nothing changes. If the process is killed, each file is the old or the new one.
 
     Parameters
     ----------
     folder
-        Where the files go; made, with its parents, if it does not exist.
+        Destination; created, with its parents, if it does not exist.
     obsolete
-        Names of files that go away where no file of that name is written.
+        Names of files that are deleted unless a file of that name is written.
 
     Yields
     ------
@@ -163,8 +161,8 @@ def _keep(path: Path, copy: Path) -> None:
         copyfile(path, copy)
 
 
-# A process holds a lock on what it has not finished. The system drops the lock when the process
-# ends, however it ends: whatever can be locked has been abandoned.
+# A process locks its unfinished files. The system releases the locks when the process ends, for
+# whatever reason, so an unfinished file that can be locked has been abandoned.
 
 
 def _hold(descriptor: int) -> None:
@@ -173,7 +171,7 @@ def _hold(descriptor: int) -> None:
     Raises
     ------
     OSError
-        If another process holds it.
+        If another process has locked it.
     """
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,7 +179,7 @@ def _hold(descriptor: int) -> None:
 
 @contextmanager
 def _held(path: Path, *, or_fail: bool = False) -> Iterator[None]:
-    """Hold a file or folder for a while."""
+    """Lock a file or folder during the block."""
     if fcntl is None:
         yield
         return
@@ -195,7 +193,7 @@ def _held(path: Path, *, or_fail: bool = False) -> Iterator[None]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes have left unfinished."""
+    """Remove unfinished files of killed processes."""
     for path in folder.glob(f".*{_UNFINISHED}"):
         with suppress(OSError):
             found = path.lstat()
@@ -215,7 +213,7 @@ def _quietly(action: Callable, *arguments: Any) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in one line, without a full stop, what went wrong."""
+    """Describe an error in one line, without a full stop."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The signal SIGTERM as an exception, so that what is done is kept as after Ctrl-C."""
+"""The signal SIGTERM as an exception, so that finished work is stored as after Ctrl-C."""
 
 import signal
 import threading
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-TERMINATED = 128 + signal.SIGTERM  # the status that a shell gives to a command that SIGTERM ended
+TERMINATED = 128 + signal.SIGTERM  # the status that a shell reports for a command ended by SIGTERM
 
 
 class Terminated(SystemExit):
-    """The process was asked to end; unless it is caught, it ends without a traceback."""
+    """Raised by SIGTERM; if it is not caught, the process ends without a traceback."""
 
     def __init__(self):
         super().__init__(TERMINATED)
@@ -18,10 +18,10 @@ class Terminated(SystemExit):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise `Terminated` where SIGTERM arrives in the block.
+    """Raise `Terminated` if SIGTERM arrives in the block.
 
-    Signals reach the main thread alone, so nothing changes in others; nor does it where the program
-    has a handler of its own.
+    Only the main thread receives signals, so nothing changes in other threads, or if the program
+    has its own handler.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

@@ -1,6 +1,6 @@
-"""Tables that come in parts, as dask frames and iterables of chunks do, and the passes over them.
+"""Tables in parts (dask frames and iterables of chunks), and the passes over them.
 
-dask is imported where a dask frame is given, and nowhere else.
+dask is imported only if a dask frame is given.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from bdtppl.table_files import PARQUET
 
 
 class DaskParts:
-    """Parts of a dask frame, read where dask computes: by the workers of its client, if it has one.
+    """Parts of a dask frame, read where dask computes: on its client's workers, if it has one.
 
     Parameters
     ----------
@@ -60,10 +60,10 @@ class DaskParts:
         for name, frame in zip(("X", "y", "sample_weight"), frames, strict=False):
             if not is_dask(frame):
                 raise TypeError(
-                    f"{name} must be the name of a column or a dask Series where X is a dask "
+                    f"{name} must be the name of a column or a dask Series if X is a dask "
                     f"DataFrame; got {type(frame).__name__}."
                 )
-        # Optimised by itself, a frame may join partitions that the others keep.
+        # Optimised separately, a frame may join partitions that the others keep.
         parts = [frame.to_delayed(optimize_graph=False) for frame in frames]
         if len({len(each) for each in parts}) > 1:
             raise ValueError("X, y and sample_weight must have the same partitions.")
@@ -71,11 +71,11 @@ class DaskParts:
 
     @property
     def example(self) -> Any:
-        """A table with the columns of every part."""
+        """Return a table with the columns of every part."""
         return self.table._meta
 
     def reduce(self, summarise: Callable, merge: Callable) -> Any:
-        """Summarise each partition and merge the summaries in pairs, all of it by dask."""
+        """Summarise each partition and merge the summaries in pairs, all within dask."""
         from dask.base import compute
         from dask.delayed import delayed
 
@@ -94,31 +94,32 @@ def _merge_pair(merge: Callable, one: Any, other: Any) -> Any:
 
 
 def is_dask(table: Any) -> bool:
-    """Whether a table is a dask DataFrame or Series."""
+    """Return whether a table is a dask DataFrame or Series."""
     return type(table).__module__.startswith("dask.dataframe.")
 
 
 def parts_of(X: Any, y: Any, sample_weight: Any) -> Parts | None:
-    """Read the arguments of `fit` as rows in parts; None for a table in memory.
+    """Read the arguments of `fit` as rows in parts; return None for a table in memory.
 
     Raises
     ------
     TypeError
-        If X is an iterator, which two passes cannot read, or chunks come with further arguments.
+        If X is an iterator, which cannot be read twice, or chunks are combined with further
+        arguments.
     """
     if is_dask(X):
         return DaskParts(X, y, sample_weight)
     if isinstance(X, Iterator):
         raise TypeError(
-            "X is an iterator, which can be read once, but a fit reads rows twice: give a function "
-            "without arguments that returns a new iterator of chunks (X, y) on each call."
+            "X must be readable twice; got an iterator: pass a function without arguments that "
+            "returns a new iterator of chunks (X, y) on each call."
         )
     if not callable(X):
         return None
     if y is not None or sample_weight is not None:
         raise TypeError(
-            "Where X is a function that returns chunks, these hold the targets: give chunks (X, y) "
-            "or (X, y, sample_weight), and no y and sample_weight beside them."
+            "y and sample_weight must be part of the chunks if X is a function: let it return "
+            "chunks (X, y) or (X, y, sample_weight), and pass neither separately."
         )
     return Chunks(X)
 
@@ -130,7 +131,7 @@ class Reader:
     Attributes
     ----------
     check
-        Returns targets [n] in the form that they are summed up in, or raises ValueError.
+        Returns targets [n] in the form to be summed, or raises ValueError.
     summary
         `Labels` or `TargetMoments`.
     """
@@ -210,7 +211,7 @@ def fill(
     with_keys
         Whether keys of rows are summed.
     counts_apart
-        Whether rows are counted beside their statistics.
+        Whether rows are counted in addition to their statistics.
 
     Returns
     -------
@@ -222,7 +223,7 @@ def fill(
     Raises
     ------
     ValueError, TypeError
-        If the rows cannot be read, or are not as many as in the first pass.
+        If the rows cannot be read, or their number differs from the first pass.
     """
     known = {"cut_points": cut_points, "space": space, "leaf": leaf, "with_keys": with_keys}
     known["counts_apart"] = counts_apart
@@ -233,7 +234,7 @@ def fill(
     if tally is None or count != cut_points.count:
         raise ValueError(
             f"The second pass over the parts found {count:,} rows and the first one "
-            f"{cut_points.count:,}: they must give the same rows each time."
+            f"{cut_points.count:,}: they must be the same each time."
         )
     design = replace(cut_points, low_edge=tally.low_edge, high_edge=tally.high_edge)
     return design, BoxHistograms.of_sums(space, tally.values, tally.keys)
@@ -249,12 +250,12 @@ def read_folder(folder: Path) -> Any:
     """
     if not all(map(find_spec, ("dask", "pyarrow"))):
         raise ValueError(
-            "A folder of Parquet files is read by dask: run `python -m pip install "
-            "'bdtppl[dask]'`, or name a file."
+            "A folder of Parquet files requires dask: run `python -m pip install 'bdtppl[dask]'`, "
+            "or name a file."
         )
     paths = sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in PARQUET)
     if not paths:
-        raise ValueError(f"{folder} has no Parquet file (.parquet or .pq).")
+        raise ValueError(f"{folder} must contain a Parquet file (.parquet or .pq).")
     from dask.dataframe import read_parquet
 
     return read_parquet(paths)

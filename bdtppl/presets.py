@@ -37,17 +37,17 @@ _DCC_TREE = {
 
 
 def dcc_tree(data_set: Literal["bcw", "cgm", "iris", "raisin", "wine", "wu"]) -> dict[str, Any]:
-    """Look up DCC-Tree's Table 5 and section 4, as parameters of `DCCTreeRegressor` or -Classifier.
+    """Return DCC-Tree's Table 5 and section 4, as parameters of `DCCTreeRegressor` or -Classifier.
 
-    What the paper leaves open is as in the authors' program: 16 chains, 100 trees at first, and in
-    regression (CGM, WU) a prior of the noise's standard deviation. Pilots, restarts, the mixture of
-    all proposals below the importance weights, and tempered SMC where these weights are too uneven
-    are ours.
+    Settings that the paper leaves open follow the authors' program: 16 chains, 100 initial trees,
+    and in regression (CGM, WU) a prior on the noise's standard deviation. Pilots, restarts, the
+    mixture of all proposals as the denominator of the importance weights, and tempered SMC for
+    uneven weights are ours.
 
     Parameters
     ----------
     data_set
-        One of the paper's, by its name in lower case.
+        A data set of the paper, by its name in lower case.
 
     Returns
     -------
@@ -87,10 +87,10 @@ def dcc_tree(data_set: Literal["bcw", "cgm", "iris", "raisin", "wine", "wu"]) ->
 
 
 def plain_chains() -> dict[str, Any]:
-    """Look up how papers run Markov chains over trees, as parameters of `MetropolisTreeClassifier`.
+    """Return the papers' settings of Markov chains, as parameters of `MetropolisTreeClassifier`.
 
-    Each chain walks alone, over all cuts and for as many steps as are asked for. By default chains
-    are tempered, have buckets, and go on where they disagree.
+    Each chain walks alone, over all cuts and for the requested number of steps. The estimator's
+    defaults temper the chains, use buckets, and extend chains that disagree.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def plain_chains() -> dict[str, Any]:
 
 
 def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
-    """Look up the other methods of DCC-Tree's Table 4, on the data of Wu et al. 2007.
+    """Return settings of the other methods of DCC-Tree's Table 4, on the data of Wu et al. 2007.
 
     Parameters
     ----------
@@ -122,10 +122,10 @@ def dcc_tree_rival(method: Literal["RJHMC", "WU", "CGM"]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Parameters by name; the table has no lengths of chains. WU and CGM are `plain_chains`. Wu et
-        al.'s p = 0.7, by which leaves are divided, has no place here: our pinball prior divides
-        them evenly, from a beta-binomial law. Their moves are Chipman et al.'s and every tenth time
-        a restructuring.
+        Parameters by name; the table does not give lengths of chains. WU and CGM are
+        `plain_chains`. Wu et al.'s p = 0.7, by which leaves are divided, is not used: our pinball
+        prior divides them evenly, by a beta-binomial distribution. Their moves are those of Chipman
+        et al., and a restructuring every tenth time.
 
     Raises
     ------
@@ -176,28 +176,28 @@ def _known(name: str, value: Any, choices: Mapping[str, Any]) -> str:
 def dt_gfn(
     num_features: int, table: Literal[5, 6] = 5, *, as_published_code: bool = False
 ) -> dict[str, Any]:
-    """Look up DT-GFN's Tables 5 and 6, as parameters of `GFlowNetTreeClassifier`.
+    """Return DT-GFN's Tables 5 and 6, as parameters of `GFlowNetTreeClassifier`.
 
-    What the tables leave open is as elsewhere: the rate falls along a cosine, random actions become
-    rarer, and leaves have Dirichlet(0.1).
+    Settings that the tables leave open are our defaults: the rate falls along a cosine, random
+    actions become rarer, and leaves have Dirichlet(0.1).
 
     Parameters
     ----------
     num_features
         Features d of the training rows; a split costs log 4 + log d.
     table
-        5: all experiments but that of Figure 4. 6: that one, whose numbers of draws and of training
-        steps vary; they are those of Table 5 here.
+        5 for all experiments except that of Figure 4; 6 for that one. Its numbers of draws and
+        training steps vary; those of Table 5 are used here.
     as_published_code
-        Whether to train where the authors' code departs from the paper as it does: the backward
-        policy is learned, the rate and exploration are constant, log Z has Adam, and one tree is
-        remembered. Their log Z is a sum of 16 numbers, each with rate 1.
+        Whether to follow the authors' code where it departs from the paper: the backward policy is
+        learned, the rate and exploration are constant, log Z has Adam, and one tree is remembered.
+        Their log Z is a sum of 16 numbers, each with rate 1.
 
     Returns
     -------
     dict
         Parameters by name. ``max_depth`` is the tables' as printed; the authors' code counts levels
-        of nodes, and so has one level of splits less, as has ``as_published_code``.
+        of nodes, so it has one level of splits less, like ``as_published_code``.
 
     Raises
     ------

@@ -23,7 +23,7 @@ The file is parsed, never evaluated; every error names its line. ::
     start = [-inf, 12]
     age = [27, inf]
 
-The tree of an `EditTree` is named, or stands there (see `read_tree`)::
+The tree of an `EditTree` is named, or written in place (see `read_tree`)::
 
     [prior]
     kind = "EditTree"
@@ -59,9 +59,9 @@ Place = tuple[str | int, ...]
 
 
 def written_settings(prior: Any) -> dict[str, type]:
-    """Name the settings of a class of priors that are a number or a word: float, int or str.
+    """Return the settings of a prior class that are a number or a word: float, int or str.
 
-    A tree is one by its name.
+    A tree is named by a path.
     """
     kinds: dict[str, type] = {}
     for field in fields(prior):
@@ -80,12 +80,11 @@ def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
     Parameters
     ----------
     given
-        Path of a saved model, for its most probable tree, or of a file that
-        `bdtppl.export.to_json` wrote; or nodes as that writes them: a split is ``{"column",
-        "below" or "level", "missing", "left", "right"}``. What is left out of "left" and "right" is
-        a leaf; "missing" is "right" where it is not said.
+        Path of a saved model, for its most probable tree, or of a file that `bdtppl.export.to_json`
+        wrote; or nodes in that format: a split is ``{"column", "below" or "level", "missing",
+        "left", "right"}``. An omitted "left" or "right" is a leaf; "missing" defaults to "right".
     folder
-        Where paths begin.
+        Folder to which paths are relative.
 
     Returns
     -------
@@ -113,7 +112,7 @@ def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
     if isinstance(given, str):
         path = Path(folder) / given
         if path.is_dir():
-            from bdtppl.storage.fitted import load  # which takes long to import
+            from bdtppl.storage.fitted import load  # which is slow to import
 
             model = load(path)
             return {"tree": model.k_best(1).trees[0], "names": tuple(model.design_.names)}
@@ -122,7 +121,7 @@ def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
         except (ValueError, LookupError, TypeError, RecursionError):
-            raise ValueError(f"{path} is no file that to_json of bdtppl.export wrote.") from None
+            raise ValueError(f"{path} was not written by to_json of bdtppl.export.") from None
     names: dict[str, int] = {}
     try:
         tree = Tree.from_nested(_nested(given, names))
@@ -132,14 +131,14 @@ def read_tree(given: Any, folder: str | Path = ".") -> dict[str, Any]:
 
 
 def _nested(node: Any, names: dict[str, int]) -> dict[str, Any]:
-    """Write nodes as `Tree.from_nested` reads them, and number the features by their names."""
+    """Convert nodes for `Tree.from_nested`, and number the features by their names."""
     if not isinstance(node, Mapping):
         raise ValueError(f"A node of a tree must be a table; got {node!r}.")
     if "column" not in node:
         return {}
     column, level, below = node["column"], node.get("level"), node.get("below")
     if not isinstance(column, str) or not isinstance(below, int | float | None):
-        raise ValueError(f"A split has a column and a number below; got {column!r} and {below!r}.")
+        raise ValueError(f"A split needs a column and a number below; got {column!r}, {below!r}.")
     if isinstance(below, int) and abs(below) > sys.float_info.max:
         raise ValueError(f"The number below of a split on {column!r} is too large for float64.")
     if below is None:  # a level, or whether the value is missing
@@ -160,15 +159,15 @@ class PriorFile:
     Attributes
     ----------
     path
-        Where it lies.
+        Its path.
     prior
-        The prior, or None where the file has none.
+        The prior, or None if the file has none.
     constraints
         The constraints.
     lines
         Line of each table and key, by its place in the file.
     leaf
-        Leaf family and the numbers that are given, or None where the file has none.
+        Leaf family and its given hyperparameters, or None if the file has none.
     """
 
     path: Path
@@ -178,14 +177,14 @@ class PriorFile:
     leaf: tuple[type[Leaf], dict[str, float]] | None = None
 
     def make_leaf(self, y: np.ndarray) -> Leaf | None:
-        """Make the leaf family for targets [n]; None where the file has none."""
+        """Make the leaf family for targets [n]; None if the file has none."""
         if self.leaf is None:
             return None
         family, numbers = self.leaf
         return family.of_targets(y, **numbers)
 
     def locate(self, message: str) -> str:
-        """Add the line to an error that begins with a key of the file, as those of fits do."""
+        """Add the line to an error that starts with a key of the file, as those of fits do."""
         words = re.match(r"(\w+)(?: names '([^']*)')?", message)
         if words is None:
             return message
@@ -201,7 +200,7 @@ def _located(path: Path, line: int, message: Any) -> str:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """Line of every table and key at the start of a line."""
+    """Return the line of every table and key at the start of a line."""
     lines: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
@@ -228,9 +227,9 @@ def read_prior_file(path: str | Path) -> PriorFile:
     r"""Read a prior and constraints from a TOML file.
 
     Tables are ``[prior]``, whose ``kind`` is the name of a prior and whose other keys are its
-    attributes (the ``tree`` of an `EditTree` as `read_tree` takes it, paths from the file's folder
-    on, and its ``base`` a table like this one), ``[leaf]``, whose ``kind`` is a leaf family and
-    whose other keys are its numbers, ``[constraints]``, whose keys are those of
+    attributes (the ``tree`` of an `EditTree` as in `read_tree`, with paths relative to the file's
+    folder, and its ``base`` a table like this one), ``[leaf]``, whose ``kind`` is a leaf family and
+    whose other keys are its hyperparameters, ``[constraints]``, whose keys are those of
     `bdtppl.models.constraints.Constraints`, and one ``[[keep_together]]`` for each box, with
     ``[low, high]`` by feature.
 
@@ -242,7 +241,7 @@ def read_prior_file(path: str | Path) -> PriorFile:
     Raises
     ------
     ValueError
-        If it is no such file, with the line.
+        If its content is invalid; the message names the line.
     OSError
         If it cannot be read.
 
@@ -263,7 +262,7 @@ def read_prior_file(path: str | Path) -> PriorFile:
 
 
 def _read_file(path: Path) -> PriorFile:
-    """Read a file whose tables are not nested too deep."""
+    """Read a file whose tables are not nested too deeply."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -275,8 +274,8 @@ def _read_file(path: Path) -> PriorFile:
         line = int(where[1]) if where and where[1] else last
         message = str(error)[: where.start()] if where else str(error)
         raise ValueError(_located(path, line, f"{message}.")) from None
-    except ValueError as error:  # a whole number of thousands of digits
-        raise ValueError(f"{path} holds a number that cannot be read: {error}.") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ValueError(f"{path} contains a number that cannot be read: {error}.") from None
     reader = _Reader(path, _lines(text))
     reader.require(content, (), ("prior", "constraints", "keep_together", "leaf"))
     constraints = reader.constraints(content)
@@ -286,21 +285,21 @@ def _read_file(path: Path) -> PriorFile:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Makes parts of a file's content, and names the line of what is wrong."""
+    """Makes parts of a file's content, and names the line of an error."""
 
     path: Path
     lines: dict[Place, int]
 
     def fail(self, place: Place, message: Any) -> ValueError:
-        """Make the error of a place, or of the nearest table or key that holds it."""
+        """Make the error of a place, or of the nearest table or key that contains it."""
         tried = [place[:n] for n in range(len(place), 0, -1)]
-        if len(place) == 1:  # a table of which there may be several
+        if len(place) == 1:  # a table that may be repeated
             tried.append((*place, 0))
         line = next((self.lines[known] for known in tried if known in self.lines), 1)
         return ValueError(_located(self.path, line, message))
 
     def require(self, content: Any, place: Place, known: Any) -> None:
-        """Refuse what is no table, or has other keys than the known ones."""
+        """Raise unless the value is a table with known keys only."""
         if not isinstance(content, Mapping):
             raise self.fail(place, f"{place[-1]} must be a table.")
         for key in content:
@@ -309,7 +308,7 @@ class _Reader:
                 raise self.fail((*place, key), f"{where} {', '.join(known)}.")
 
     def make(self, kind: Any, place: Place, values: Mapping[str, Any]) -> Any:
-        """Build a part; its errors begin with the name of what is wrong."""
+        """Build a part; its errors start with the name of the wrong entry."""
         try:
             return kind(**values)
         except (TypeError, ValueError, OverflowError) as error:
@@ -317,7 +316,7 @@ class _Reader:
             raise self.fail((*place, name), error) from None
 
     def kind(self, values: Any, place: Place, known: Mapping[str, type]) -> Any:
-        """Look up the class that a table names."""
+        """Return the class that a table names."""
         given = values.get("kind") if isinstance(values, Mapping) else values
         if not isinstance(given, str) or given not in known:
             raise self.fail(
@@ -332,10 +331,10 @@ class _Reader:
         try:
             return float(value)
         except OverflowError:
-            raise self.fail(place, f"{place[-1]} is too large a number for float64.") from None
+            raise self.fail(place, f"{place[-1]} is too large for float64.") from None
 
     def leaf(self, content: Mapping[str, Any]) -> tuple[type[Leaf], dict[str, float]] | None:
-        """Read the leaf family and its numbers."""
+        """Read the leaf family and its hyperparameters."""
         if "leaf" not in content:
             return None
         values, place = content["leaf"], ("leaf",)
@@ -345,7 +344,7 @@ class _Reader:
         return family, {key: self.number(value, (*place, key)) for key, value in numbers.items()}
 
     def prior(self, values: Any, place: Place) -> TreePrior | None:
-        """Make the prior of a table, or none."""
+        """Make the prior of a table, or return None."""
         if values is None:
             return None
         kind = self.kind(values, place, writable_priors())
@@ -381,7 +380,7 @@ class _Reader:
         return self.make(kind, place, given)
 
     def constraints(self, content: Mapping[str, Any]) -> Constraints:
-        """Make the constraints, boxes among them."""
+        """Make the constraints, including boxes."""
         place = ("constraints",)
         values = content.get("constraints", {})
         unwritten = {"keep_together", *FUNCTIONS}
@@ -396,7 +395,7 @@ class _Reader:
             for feature, ends in box.items():
                 own = ("keep_together", number, feature)
                 if not isinstance(ends, list) or len(ends) != 2:
-                    raise self.fail(own, f"A box has [low, high] for {feature!r}; got {ends!r}.")
+                    raise self.fail(own, f"A box needs [low, high] for {feature!r}; got {ends!r}.")
                 self.make(KeepTogether, own, {"intervals": {feature: ends}})
             made.append(self.make(KeepTogether, ("keep_together", number), {"intervals": box}))
         if not isinstance(values.get("monotone", {}), Mapping):

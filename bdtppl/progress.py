@@ -1,7 +1,7 @@
-"""Progress on the terminal for what takes longer than a second.
+"""Progress on the terminal for work that takes longer than a second.
 
-It goes to the standard error stream, and only where that is a terminal or a notebook; a forecast of
-what takes long goes there in any case.
+Progress goes to the standard error stream if that is a terminal or a notebook; forecasts of long
+work always go there.
 """
 
 import sys
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from bdtppl.inference.run import Progress
 
 _PATIENCE = 1.0  # seconds before anything is shown
-_LONG = 10.0  # seconds that are worth a forecast
+_LONG = 10.0  # remaining seconds that are worth a forecast
 
 
 @contextmanager
 def counting(what: str, *, shown: bool) -> Iterator[Callable[..., None] | None]:
-    """Show a growing count while the block runs, from the first second on.
+    """Show a growing count while the block runs, after the first second.
 
     Parameters
     ----------
@@ -32,8 +32,7 @@ def counting(what: str, *, shown: bool) -> Iterator[Callable[..., None] | None]:
     Yields
     ------
     callable or None
-        To be called with the count so far, and more to say if there is; None where nothing is
-        shown.
+        Called with the count so far, and optional further text; None if nothing is shown.
     """
     if not (shown and _is_watched()):
         yield None
@@ -55,12 +54,12 @@ def counting(what: str, *, shown: bool) -> Iterator[Callable[..., None] | None]:
 
 @contextmanager
 def waiting(what: str, *, shown: bool) -> Iterator[None]:
-    """Show what is being done, and for how long, while the block runs, from the first second on.
+    """Show the current work and its time while the block runs, after the first second.
 
     Parameters
     ----------
     what
-        What is being done.
+        Description of the work.
     shown
         Whether to show anything at all.
     """
@@ -76,19 +75,19 @@ def waiting(what: str, *, shown: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        timer.join()  # a bar that starts after it was stopped would stay
+        timer.join()  # a bar that starts after its stop would stay
         bar.stop()
 
 
 def forecast(what: str, seconds: float) -> None:
-    """Say how much longer something takes, if that is long, with or without a terminal.
+    """Print how much longer something takes, if that is long, with or without a terminal.
 
     Parameters
     ----------
     what
-        What is being done.
+        Description of the work.
     seconds
-        How much longer it takes.
+        Remaining seconds.
     """
     if seconds >= _LONG:
         time_left = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
@@ -98,18 +97,18 @@ def forecast(what: str, seconds: float) -> None:
 
 @contextmanager
 def following(what: str, counts: str, *, shown: bool) -> "Iterator[Callable[[Progress], None]]":
-    """Follow a run (`bdtppl.inference.run.run`): show how far it has come, and forecast its end.
+    """Follow a run (`bdtppl.inference.run.run`): show its progress, and forecast its end.
 
     Parameters
     ----------
     what
-        What is being done.
+        Description of the work.
     counts
-        What its steps are called, in the plural.
+        Name of its steps, in the plural.
     shown
-        Whether to show anything but a forecast of what takes long.
+        Whether to show anything but a forecast of long work.
     """
-    forecast_of = 0  # steps of the run whose end was forecast last
+    forecast_of = 0  # steps of the run when its end was last forecast
     with counting(counts, shown=shown) as report:
 
         def told(progress: "Progress") -> None:
@@ -139,5 +138,5 @@ def _progress_bar(text: str):
 
 
 def _escape_braces(text: str) -> str:
-    """Keep braces out of a format."""
+    """Escape braces in a format."""
     return text.replace("{", "{{").replace("}", "}}")

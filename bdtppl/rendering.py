@@ -11,7 +11,7 @@ _WIDTH = 100  # characters
 
 
 def as_text(view: RenderableType, width: int = _WIDTH) -> str:
-    """Print what rich renders into a text without colours.
+    """Render an object with rich as text without colours.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def as_text(view: RenderableType, width: int = _WIDTH) -> str:
 
 
 def as_html(view: RenderableType, width: int = _WIDTH) -> str:
-    """Set what rich renders in HTML, in letters of one width."""
+    """Render an object with rich as HTML, in a monospaced font."""
     style = "white-space:pre;overflow-x:auto;line-height:1.3;font-size:0.9em"
     return f'<pre style="{style}">{escape(as_text(view, width))}</pre>'
 

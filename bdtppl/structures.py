@@ -1,10 +1,10 @@
 """The posterior over structures: trees, their probabilities, and their common features.
 
 A structure is a partition of the training rows by the leaves of trees, or a tree without its
-leaves' parameters; of soft trees it is the topology. The exact posterior has no Monte Carlo error.
-Others estimate shares from draws, and say how far these may be off. Trees that a search has found
-are no posterior: they have weights among each other, and neither credible sets nor an entropy. The
-consensus is the tree that parts the rows most nearly as all do.
+leaves' parameters; for soft trees it is the topology. The exact posterior has no Monte Carlo error.
+Others estimate shares from draws, with standard errors. Trees found by a search are not a
+posterior: they have relative weights, but neither credible sets nor an entropy. The consensus is
+the tree whose partition of the rows is nearest to that of all trees.
 """
 
 from collections.abc import Mapping
@@ -34,48 +34,49 @@ from bdtppl.models.soft.topology import Topology
 from bdtppl.rendering import as_html, as_text
 from bdtppl.summary import structures_view, why_no_r_hat
 
-_MOST_TREES = 1000  # whose errors are estimated
-_MOST_ROWS = 1000  # that the consensus is found by
+_MOST_TREES = 1000  # structures whose errors are estimated
+_MOST_ROWS = 1000  # rows that the consensus is found by
 _SHOWN = 5
 _PROBABILITY = "probability that a tree splits on the feature"
-_WEIGHT_FOUND = "weight of the trees found that split on the feature"
+_WEIGHT_FOUND = "weight of the found trees that split on the feature"
 _WEIGHT = "mean weight of the feature in the directions of splits"
 _TAIL_COUNTS = 0.01  # probability of a topology whose weights' tail counts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Structures:
-    """Posterior over structures of trees; its text and HTML sum it up.
+    """Posterior over structures of trees; it displays as a summary.
 
     Attributes
     ----------
     names
         Names of the d features.
     by
-        "partition" where trees whose leaves hold the same training rows are one structure; "tree"
-        where each is its own; "topology" of soft trees.
+        "partition" if trees whose leaves contain the same training rows are one structure; "tree"
+        if each tree is its own; "topology" for soft trees.
     ranked
         The most probable tree of each structure, the most probable structure first; None for soft
-        trees. Trees that differ by cuts inside gaps of a node's rows alone are one.
+        trees. Trees that differ only by cuts inside gaps of a node's rows are one.
     topologies
-        Distinct topologies, the most probable first; none for hard trees.
+        Distinct topologies, the most probable first; empty for hard trees.
     probability, error
-        float64 [structures]; probability of each, and its Monte Carlo error, 0 where it is exact
-        and NaN where it is not known. Of an exact posterior up to 1,000 trees are listed, and
-        partitions have the sums over these. Of trees that a search has found, their weights.
+        float64 [structures]; probability of each, and its Monte Carlo error, 0 if it is exact and
+        NaN if it is not known. An exact posterior lists up to 1,000 trees, and probabilities of
+        partitions are sums over these. For trees found by a search these are their weights.
     entropy
-        Of the posterior, in nats, of hard trees with each cut by itself; NaN where it is not known.
+        Entropy of the posterior in nats, of hard trees with each cut counted separately; NaN if it
+        is not known.
     entropy_is
-        "exact"; "estimated" from importance weights; "of the draws", which is too low where draws
-        seldom repeat a structure; or "unknown", of trees that a search has found.
+        "exact"; "estimated" from importance weights; "of the draws", which is too low if draws
+        seldom repeat a structure; or "unknown", for trees found by a search.
     inclusion, inclusion_error
-        float64 [d]; probability that a tree splits on a feature. Of soft trees, the mean weight of
+        float64 [d]; probability that a tree splits on a feature. For soft trees, the mean weight of
         the feature in the directions of splits.
     diagnostics
-        Rank-normalised R-hat and effective size of the log joint, the number of leaves and
-        predictions at a few rows, by name, where draws are those of chains.
+        Rank-normalised R-hat and effective sample size of the log joint, the number of leaves and
+        predictions at a few rows, by name, for draws of chains.
     pareto_k
-        Shape of the largest importance weights; None where there are none. Above 0.7 they are too
+        Shape of the largest importance weights; None if there are none. Above 0.7 they are too
         uneven.
     """
 
@@ -94,7 +95,7 @@ class Structures:
     _model: Any
 
     def credible_set(self, level: float = 0.9) -> int | None:
-        """Count the most probable structures that together have a probability.
+        """Count the most probable structures that together reach a probability.
 
         Parameters
         ----------
@@ -104,13 +105,13 @@ class Structures:
         Returns
         -------
         int or None
-            Their number: they are the first ones. None where those that are listed have less, and
-            where trees are those that a search has found.
+            Number of structures: the first ones. None if the listed ones have less, or for trees
+            found by a search.
 
         Raises
         ------
         ValueError
-            If the level is no probability.
+            If the level is not a probability.
         """
         require_level(level)
         if self._model.draws_are == "found":
@@ -120,7 +121,7 @@ class Structures:
 
     @cached_property
     def co_membership(self) -> np.ndarray:
-        """Probability that two training rows share a leaf, float64 [n, n]."""
+        """Return the probability that two training rows share a leaf, float64 [n, n]."""
         return self._co_membership(np.arange(len(self._model.posterior_.y)))
 
     def _co_membership(self, rows: np.ndarray) -> np.ndarray:
@@ -134,16 +135,16 @@ class Structures:
 
     @property
     def _hard_trees(self) -> RankedTrees:
-        """The trees that are listed, for the consensus."""
+        """Return the listed trees, for the consensus."""
         if self.ranked is None:
             raise AttributeError(
-                "consensus is a hard tree; of soft trees there is the most probable topology."
+                "consensus requires hard trees; for soft trees use the most probable topology."
             )
         return self.ranked
 
     @cached_property
     def _nearest(self) -> tuple[int, float]:
-        """Place of the consensus, and its distance, by some of the rows where they are many."""
+        """Return the place of the consensus and its distance, by some rows if they are many."""
         trees = self._hard_trees.trees
         matrix = self._model.posterior_.matrix
         rows = np.unique(np.linspace(0, len(matrix) - 1, _MOST_ROWS).astype(int))
@@ -151,7 +152,7 @@ class Structures:
 
     @property
     def consensus(self) -> Tree:
-        """The tree, of those listed, whose leaves come nearest to the co-membership of rows.
+        """Return the listed tree whose leaves are nearest to the co-membership of rows.
 
         Raises
         ------
@@ -162,12 +163,12 @@ class Structures:
         return self._hard_trees.trees[rank]
 
     def consensus_rules(self) -> str:
-        """Write the consensus as rules, with what its leaves predict."""
+        """Write the consensus as rules, with the predictions of its leaves."""
         rank = self._nearest[0]
         return self._model._written(self.consensus, self._hard_trees.statistics[rank])
 
     def summary(self) -> dict[str, Any]:
-        """Sum the structures up with JSON types alone."""
+        """Summarise the structures with JSON types."""
         shown = range(min(_SHOWN, len(self.probability)))
         kind, size = self._model.draws_are, self._model.posterior_.num_leaves.shape
         inclusion_is = _WEIGHT_FOUND if kind == "found" else _PROBABILITY
@@ -203,7 +204,7 @@ class Structures:
         }
 
     def _described(self, rank: int) -> dict[str, Any]:
-        """Size and splits of a structure."""
+        """Return the size and splits of a structure."""
         if self.ranked is None:
             shape = self.topologies[rank]
             return {"leaves": shape.num_leaves, "splits_on": shape.code}
@@ -225,14 +226,14 @@ class Structures:
 
 
 def structures_of(model: Any, by: Grouping | None = None) -> Structures:
-    """Sum the posterior over structures of a fitted estimator up.
+    """Summarise the posterior over structures of a fitted estimator.
 
     Parameters
     ----------
     model
         A fitted estimator; its method ``structures`` calls this.
     by
-        See there.
+        See that method.
 
     Raises
     ------
@@ -280,8 +281,8 @@ def _of_hard_trees(model: Any, posterior: Posterior, by: Grouping) -> dict[str, 
             "inclusion_error": np.zeros(num_features),
             "pareto_k": None,
         }
-        # Not under a prior on the number of leaves, nor where an entry stands for several cuts of
-        # a gap, each of which is a tree.
+        # Not under a prior on the number of leaves, nor if an entry represents several cuts of a
+        # gap, each of which is a tree.
         if exact.lists_trees:
             ranked = model._listed()
             if by == "partition":
@@ -304,7 +305,7 @@ def _of_hard_trees(model: Any, posterior: Posterior, by: Grouping) -> dict[str, 
 
 
 def _drawn_trees(posterior: Posterior, kind: str, by: Grouping) -> dict[str, Any]:
-    """Tell the distinct structures among draws apart."""
+    """Find the distinct structures among draws."""
     first, tree = posterior.structures if by == "tree" else posterior.partitions
     probability = np.bincount(tree.ravel(), posterior.weights.ravel())
     best = np.lexsort((first, -probability))
@@ -321,14 +322,14 @@ def _structures(ranked: RankedTrees, error: np.ndarray) -> dict[str, Any]:
 
 
 def _errors(member: np.ndarray, weights: np.ndarray, kind: str) -> np.ndarray:
-    """Monte Carlo errors of shares; none are known of trees that were searched for."""
+    """Return Monte Carlo errors of shares; they are unknown for trees found by a search."""
     if kind == "found":
         return np.full(member.shape[-1], np.nan)
     return share_errors(member, weights, kind)  # type: ignore[arg-type]
 
 
 def _tree_entropy(model: Any, posterior: Posterior) -> tuple[float, str]:
-    """Minus the mean log posterior probability, where the sum over all trees is known."""
+    """Return minus the mean log posterior probability, if the sum over all trees is known."""
     if model.draws_are == "found":
         return np.nan, "unknown"
     if model.log_partition_ is not None:
@@ -374,7 +375,7 @@ def _of_soft_trees(model: Any, posterior: SoftPosterior) -> dict[str, Any]:
 
 
 def _evidence_errors(probability: np.ndarray, log_errors: np.ndarray) -> np.ndarray:
-    """Errors of shares p_m = Z_m / sum Z from those of the logs of Z, by the delta method."""
+    """Compute errors of shares p_m = Z_m / sum Z from those of log Z, by the delta method."""
     own = (1 - probability) ** 2 * log_errors**2
     others = (probability * log_errors) ** 2
     return probability * np.sqrt(own + others.sum() - others)

@@ -1,4 +1,4 @@
-"""A summary of a fit as people read it, within 80 columns."""
+"""Readable summaries of a fit, within 80 columns."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ from bdtppl.rendering import as_html, as_text
 _PAGE_WIDTH = 80  # characters
 _BAR = 24
 _MOST_FEATURES = 12
-_LEAST_SHOWN = 5e-4  # that is not printed as 0
+_LEAST_SHOWN = 5e-4  # least number that is not printed as 0
 _MOST_LINES = 40  # lines
 _GLANCE_RULES = 8  # lines
 _GLANCE_TOPOLOGIES = 3
-_FEWEST_CHAINS = 2  # that can be compared
-_FEWEST_A_CHAIN = 4  # of a chain, for R-hat and effective sample sizes
+_FEWEST_CHAINS = 2  # chains that can be compared
+_FEWEST_A_CHAIN = 4  # draws of a chain, for R-hat and effective sample sizes
 
 
 class Summary(dict):
-    """A fit summed up with JSON types alone; it prints, and shows in notebooks, as people read it.
+    """Summary of a fit of JSON types alone, which prints readably, also in notebooks.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Summary(dict):
 
 
 def summarised(method: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Summary]:
-    """Let a method ``summary`` return a `Summary`."""
+    """Make a method ``summary`` return a `Summary`."""
 
     @wraps(method)
     def printed(self: Any) -> Summary:
@@ -69,7 +69,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     Returns
     -------
     rich.console.RenderableType
-        What `rich.print` or a console prints.
+        Object that `rich.print` or a console prints.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
     elif "map_gap" in summary:
         best = f"log joint {summary['map_log_joint']:.3f}, {gap_in_words(summary['map_gap'])}"
     elif summary["map_log_joint"] is None:
-        best = f"drawn most often, share of the draws {summary['map_probability']:.3g}"
+        best = f"most frequent draw, share {summary['map_probability']:.3g}"
     else:
         best = f"of those found, log joint {summary['map_log_joint']:.3f}"
     written = None
@@ -116,7 +116,7 @@ def summary_view(summary: Mapping[str, Any]) -> RenderableType:
             heading = heading[0], f"{heading[1]} (before data)"
     else:
         shares = summary["feature_importance"]
-        heading = "Feature importance", "share in what the tree's splits gain"
+        heading = "Feature importance", "share in the gain of the tree's splits"
     return Group(
         facts_view(_hard_facts(summary)),
         _heading(
@@ -134,7 +134,7 @@ def glance_view(known: Mapping[str, Any]) -> RenderableType:
     Parameters
     ----------
     known
-        What is known of a ``summary()``: the model in words at least.
+        Entries known of a ``summary()``: the model in words at least.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def glance_view(known: Mapping[str, Any]) -> RenderableType:
 
 
 def gap_in_words(gap: float) -> str:
-    """Say by how much another tree may be better than the best one found."""
+    """Describe by how much another tree may be better than the best one found."""
     return f"none is better by more than {gap:.3g}" if gap else "which none exceeds"
 
 
@@ -173,7 +173,7 @@ def interval_in_words(interval: Sequence[float]) -> str:
 
 
 def evidence_in_words(summary: Mapping[str, Any], error_is: str) -> str:
-    """Say what a summary tells of the log evidence; empty if nothing.
+    """Describe what a summary contains on the log evidence; may be empty.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def evidence_in_words(summary: Mapping[str, Any], error_is: str) -> str:
 
 
 def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Name the facts of a summary of hard trees, those that it has."""
+    """List the facts of a summary of hard trees that exist."""
     facts = {"prior": summary["prior"], "leaf family": summary["leaf"]}
     if summary.get("constraints") is not None:
         facts["constraints"] = summary["constraints"]
@@ -221,7 +221,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         )
         facts["agreement"] = _chains_in_words(summary)
         if why := why_no_r_hat(summary["chains"], summary["draws"]):
-            facts["agreement"] += f"\nnot to be judged: {why}"
+            facts["agreement"] += f"\nnot assessable: {why}"
     if "expansions" in summary:
         facts["search"] = f"{counted(summary['expansions'], 'set of rows', 'sets of rows')} split"
     if "particles" in summary:
@@ -231,7 +231,7 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         )
     if "lower_bound" in summary:
         facts["training"] = (
-            f"{_counted(summary['steps'], 'step')} ({summary['method']}); draws are effectively "
+            f"{_counted(summary['steps'], 'step')} ({summary['method']}); effective sample size "
             f"{summary['effective_size']:,.0f}"
         )
         facts["log partition"] = (
@@ -254,22 +254,22 @@ def _hard_facts(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rows_and_features(summary: Mapping[str, Any]) -> str:
-    """Count rows and features, and say of weights that the likelihood is a pseudo-likelihood."""
+    """Describe numbers of rows and features, and whether weights give a pseudo-likelihood."""
     said = f"{summary['rows']:,}, with {_counted(summary['features'], 'feature')}"
     if "pseudo_weight" in summary:
         total = number(summary["pseudo_weight"])
-        said += f";\nof a pseudo-likelihood: weights are no counts and add up to {total}"
+        said += f";\nof a pseudo-likelihood: weights are not counts and sum to {total}"
     return said
 
 
 def descent_in_words(summary: Mapping[str, Any]) -> str:
-    """Say of how many chains those descend that went where others were; empty if none did."""
-    if "ancestors" not in summary:  # of an older file
+    """State from how many chains all descend after relocations; empty if none moved."""
+    if "ancestors" not in summary:  # from an older file
         return ""
     chains, ancestors = len(summary["ancestors"]), len(set(summary["ancestors"]))
     if ancestors == chains:
         return ""
-    return f"{chains} chains that descend from {ancestors}: stuck ones went where others were"
+    return f"{chains} chains that descend from {ancestors}: stuck ones moved to others' states"
 
 
 def _sum_view(summary: Mapping[str, Any]) -> RenderableType:
@@ -287,7 +287,7 @@ def _sum_view(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Name the facts of a summary of sums of trees."""
+    """List the facts of a summary of sums of trees."""
     facts = {
         "sum of": summary["sum"],
         "rows": _rows_and_features(summary),
@@ -306,7 +306,7 @@ def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _chains_in_words(summary: Mapping[str, Any]) -> str:
-    """Say how well chains agree."""
+    """Describe how well chains agree."""
     r_hat, ess = summary["largest_r_hat"], summary["least_ess"]
     return (
         f"R-hat {'unknown' if r_hat is None else f'at most {r_hat:.2f}'}, "
@@ -335,7 +335,7 @@ def _soft_facts(summary: Mapping[str, Any]) -> dict[str, str]:
     }
     if "iterations" in summary:
         facts["walk"] = (
-            f"{_counted(summary['iterations'], 'iteration')}; looked at "
+            f"{_counted(summary['iterations'], 'iteration')}; sampled "
             f"{summary['topologies_found']:,} of {summary['topologies_proposed']:,} topologies "
             f"that it met, of prior probability {summary['prior_mass']:.2g}"
         )
@@ -382,7 +382,7 @@ def facts_view(facts: Mapping[str, str]) -> RenderableType:
 
 
 def quantity_in_words(name: str) -> str:
-    """Name what is followed along chains (`bdtppl.inference.summaries.followed`).
+    """Name a quantity followed along chains (`bdtppl.inference.summaries.followed`).
 
     Examples
     --------
@@ -395,7 +395,7 @@ def quantity_in_words(name: str) -> str:
 
 
 def why_no_r_hat(chains: int, draws: int) -> str:
-    """Say why chains of so many draws have no R-hat; nothing where they can have one.
+    """State why chains of so many draws have no R-hat; empty if they can have one.
 
     Examples
     --------
@@ -418,7 +418,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
     summary
         Its ``summary()``.
     consensus
-        Rules of the consensus tree; empty where there is none.
+        Rules of the consensus tree; empty if there is none.
     """
     number = summary["credible_set_90"]
     one = summary["structures_are"]
@@ -426,7 +426,7 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
     if summary["draws_are"] != "found":
         facts = {
             "distinct": f"{counted(summary['structures'], one, several)} listed",
-            "credible set": "more than these hold 90 %"
+            "credible set": "more than these are needed for 90 %"
             if number is None
             else f"the first {'' if number == 1 else f'{number:,} '}hold{'s' * (number == 1)} 90 %",
             "entropy": "unknown"
@@ -435,15 +435,15 @@ def structures_view(summary: Mapping[str, Any], consensus: str) -> RenderableTyp
             f"{size_in_words(summary['entropy'])}",
         }
         best = f"Most probable {several}", "probability, with its Monte Carlo error if any"
-        alike = "the tree whose leaves part rows most like all trees"
+        alike = "the tree whose partition of the rows is most like all trees'"
     else:
-        facts = {"trees found": f"{summary['structures']:,}, by a search: they are no posterior"}
+        facts = {"trees found": f"{summary['structures']:,}, by a search: they are not a posterior"}
         best = f"Best {several}", "weight among the trees found"
-        alike = "the tree whose leaves part rows most like all trees found"
+        alike = "the tree whose partition of the rows is most like all trees' found"
     if summary["diagnostics"]:
         facts["agreement"] = _agreement(summary["diagnostics"])
         if summary["why_no_r_hat"]:
-            facts["agreement"] += f"\nnot to be judged: {summary['why_no_r_hat']}"
+            facts["agreement"] += f"\nnot assessable: {summary['why_no_r_hat']}"
     if summary["pareto_k"] is not None:
         facts["weights"] = f"Pareto k {summary['pareto_k']:.2f} (at most 0.7 is good)"
     trees = Table.grid(padding=(0, 2))
@@ -476,7 +476,7 @@ def _with_error(each: Mapping[str, Any]) -> str:
 
 
 def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Say how well chains agree on what they agree on least."""
+    """Describe how well chains agree on the quantity they agree on least."""
     said = []
     for which, text, worst in (
         ("r_hat", "R-hat at most {:.2f} ({})", max),
@@ -492,7 +492,7 @@ def _agreement(diagnostics: Mapping[str, Mapping[str, float | None]]) -> str:
 
 
 def prior_view(drawn: Mapping[str, Any]) -> RenderableType:
-    """Lay out for a terminal what trees drawn from a prior are like (``bdtppl prior --json``)."""
+    """Lay out the sizes of trees drawn from a prior (``bdtppl prior --json``) for a terminal."""
     facts = {"prior": drawn["prior"]}
     if drawn["constraints"] is not None:
         facts["constraints"] = drawn["constraints"]
@@ -528,7 +528,7 @@ def _cut_points(summary: Mapping[str, Any]) -> str:
 
 
 def size_in_words(entropy: float) -> str:
-    """Write an entropy as the number of equally likely trees that have it.
+    """Write an entropy as the number of equally likely trees with the same entropy.
 
     Examples
     --------
@@ -541,7 +541,7 @@ def size_in_words(entropy: float) -> str:
 
 
 def _indented_rules(rules: str, most: int = _MOST_LINES) -> Group:
-    """Lay out rules; what goes on in a next line begins where its rule does."""
+    """Lay out rules; a continued line is indented to the start of its rule."""
     lines = rules.splitlines()
     written: list[RenderableType] = []
     for line in lines[:most]:
@@ -564,7 +564,7 @@ def _shares_view(
     table.add_column(style="blue", no_wrap=True)
     ranked = sorted((name for name in shares if name not in no_cut), key=lambda name: -shares[name])
     shown = ranked[:_MOST_FEATURES]
-    if len(ranked) > _MOST_FEATURES:  # of few features all are named, also those that do nothing
+    if len(ranked) > _MOST_FEATURES:  # few features are all named, even unused ones
         shown = [name for name in shown if shares[name] >= _LEAST_SHOWN]
     for name in shown:
         share = shares[name]

@@ -1,10 +1,10 @@
 """Tables in files, as the command line reads and writes them: CSV, TSV and Parquet.
 
-A column is numeric if every cell that is not missing is a number, be it with a currency or a unit
-that is the same in all, and a category otherwise or where a Parquet file says that it is text.
-Cells of text files that are empty or say NA, N/A, NaN, null or ? are missing; of a Parquet file
-only its nulls and NaN are. Cells are kept as text, because what a column is may have been decided
-elsewhere: by the table that a model was fitted with.
+A column is numeric if every cell that is not missing is a number, possibly with the same currency
+or unit in all. Otherwise, or if a Parquet file declares it as text, it is a category. Cells of text
+files are missing if they are empty or NA, N/A, NaN, null or ?; in Parquet files only nulls and NaN
+are. Cells are stored as text, because the kind of a column may depend on another table: the one
+that a model was fitted with.
 """
 
 import csv
@@ -35,7 +35,7 @@ from bdtppl.models.data.schema import Column
 from bdtppl.models.data.tables import are_dates, is_missing
 
 _MISSING = frozenset({"", "?", "na", "n/a", "nan", "+nan", "-nan", "null"})
-_MOST_LEVELS = 100  # a category of more is a column that should not be one: names, dates, a slip
+_MOST_LEVELS = 100  # a category of more is probably a mistake: names, dates, an error
 _SEPARATORS = ",;\t"
 _TABS = (".tsv", ".tab")
 PARQUET = (".parquet", ".pq")
@@ -43,8 +43,8 @@ PARQUET = (".parquet", ".pq")
 
 _ROWS_NAMED = 10  # column names in an error
 _INDEX_LEFT_OUT = "is the index of a pandas frame and was left out; reset_index() makes it a column"
-_UNNAMED = re.compile(r"Unnamed: \d+")  # as pandas calls an index that it reads as a column
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # of an index without a name
+_UNNAMED = re.compile(r"Unnamed: \d+")  # pandas's name for an index that is read as a column
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")  # for an index without a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +54,17 @@ class Table:
     Attributes
     ----------
     path
-        Where it was read from.
+        Path that it was read from.
     cells
-        By column name: the cells [n], None where one is missing.
+        Cells by column name [n]; None if one is missing.
     lines
-        Line of the file that each row starts on, [n]; None where the file has no lines.
+        Line of the file that each row starts on, [n]; None if the file has no lines.
     left_out
-        By column that was left out: why. A column without a name is called by its position.
+        Reason by column that was left out. A column without a name is called by its position.
     is_headless
         Whether most cells of the first line look like values and not like names.
     words
-        Columns that are text by the file's own word, though they may look like numbers.
+        Columns that the file declares as text, though they may look like numbers.
 
     Examples
     --------
@@ -95,12 +95,12 @@ class Table:
         return replace(self, cells={each: c for each, c in self.cells.items() if each != name})
 
     def place(self, row: int) -> str:
-        """Say where a row, counted from 0, stands: by its line if the file has lines."""
+        """Name the place of a row, counted from 0: its line if the file has lines."""
         return f"row {row}" if self.lines is None else f"line {self.lines[row]}"
 
     @contextmanager
     def naming_lines(self) -> Iterator[None]:
-        """Let errors of estimators name lines of the file."""
+        """Make errors of estimators name lines of the file."""
 
         def line(match: re.Match) -> str:
             return f", {self.place(int(match[1]))}:"
@@ -126,13 +126,12 @@ class Table:
         return shown if rest <= 0 else f"{shown} and {rest} more"
 
     def is_numeric(self, name: str) -> bool:
-        """Whether every cell that is not missing is a number, and the column is not text.
+        """Return whether every present cell is a number, and the column is not text.
 
         Raises
         ------
         ValueError
-            If every cell is a number by itself, but their notations contradict each other, or
-            leave open what the numbers are.
+            If every cell alone is a number, but their notations are contradictory or ambiguous.
         """
         if name in self.words:
             return False
@@ -145,7 +144,7 @@ class Table:
         return True
 
     def numbers(self, name: str) -> np.ndarray:
-        """Read a numeric column, float64 [n] with NaN where a cell is missing.
+        """Read a numeric column, float64 [n] with NaN for missing cells.
 
         Raises
         ------
@@ -169,11 +168,11 @@ class Table:
         return values
 
     def present(self, name: str) -> list[str]:
-        """Cells that are not missing."""
+        """Return the cells that are not missing."""
         return [cell for cell in self.cells[name] if cell is not None]
 
     def _written(self, name: str) -> tuple[list[str], list[str]]:
-        """Write the numbers of a numeric column as Python does, and say how they are read."""
+        """Convert a numeric column to Python's notation, and describe how its numbers are read."""
         cells = given = self.present(name)
         if all(map(is_number, cells)):
             return cells, []
@@ -189,7 +188,7 @@ class Table:
             other = next(cell for cell in cells if not is_number(cell))
             fault = f"is one number {notations[0]} and another {notations[-1]}"
         else:
-            other, fault = first_misfit(cells), "is in no notation that all cells above it have"
+            other, fault = first_misfit(cells), "is in no notation shared by all cells above"
         row = self.cells[name].index(given[cells.index(other)])
         raise ValueError(
             f"Column {name!r}, {self.place(row)}: the number {other!r} {fault}; write all numbers "
@@ -215,17 +214,17 @@ class Table:
         return values
 
     def labels(self, name: str) -> np.ndarray:
-        """Read a column as text, object [n] with None where a cell is missing."""
+        """Read a column as text, object [n] with None for missing cells."""
         return np.array(self.cells[name], dtype=object)
 
     def features(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Read columns as estimators take them, each by what its own cells are.
+        """Read columns for estimators, each by the kind of its own cells.
 
         Raises
         ------
         ValueError
-            If a value is infinite, a column holds dates, or a category has so many levels that it
-            must be something else.
+            If a value is infinite, a column contains dates, or a category has too many levels to be
+            one.
         """
         features = {}
         for name in names:
@@ -238,7 +237,7 @@ class Table:
         return features
 
     def slips(self, name: str) -> list[int]:
-        """Rows that keep a column from being numeric, should most of its cells be numbers."""
+        """Return the rows that keep a mostly numeric column from being numeric."""
         if name in self.words or self.is_numeric(name):
             return []
         parts = [None if cell is None else decorated(cell) for cell in self.cells[name]]
@@ -252,13 +251,13 @@ class Table:
         return wrong if 2 * len(wrong) < len(self.present(name)) else []
 
     def doubts(self, names: Iterable[str]) -> Iterator[str]:
-        """Say what may have been meant otherwise: of the file, and of some of its columns."""
+        """Describe possible misreadings of the file and of some of its columns."""
         for name, why in self.left_out.items():
             yield f"Column {name if name.isdecimal() else repr(name)} of {self.path} {why}."
         if self.is_headless:
             yield (
                 f"Most names of columns of {self.path} look like values: {self._shown_columns()}. "
-                f"If its first line is a row, put a line of names before it."
+                "If its first line is a row, insert a line of names before it."
             )
         for name in names:
             cells = self.cells[name]
@@ -280,7 +279,7 @@ class Table:
                 )
 
     def features_like(self, columns: Iterable[Column]) -> dict[str, np.ndarray]:
-        """Read the columns that a model was fitted with, each by what it was then.
+        """Read the columns that a model was fitted with, each by its kind in that fit.
 
         Raises
         ------
@@ -298,9 +297,9 @@ class Table:
         cells = self.present(name)
         if are_dates(cells):
             raise ValueError(
-                f"Column {name!r} holds dates, such as {cells[0]!r}; numbers or categories are "
-                f"needed: put a number in their place, such as the days since the first one, the "
-                f"year or the month, or leave the column out with --drop."
+                f"Column {name!r} contains dates, such as {cells[0]!r}; numbers or categories are "
+                "needed: replace them by a number, such as the days since the first one, the year "
+                "or the month, or leave the column out with --drop."
             )
 
     def _require_category(self, name: str) -> None:
@@ -309,7 +308,7 @@ class Table:
         if num_levels > _MOST_LEVELS:
             row = next((i for i, cell in enumerate(cells) if cell and not is_number(cell)), 0)
             raise ValueError(
-                f"Column {name!r} has {num_levels} distinct values and is no column of numbers "
+                f"Column {name!r} has {num_levels} distinct values and is not numeric "
                 f"({self.place(row)} has {cells[row]!r}): correct it, or leave it out with --drop."
             )
 
@@ -317,17 +316,17 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read a table from a file.
 
-    The ending ``.parquet`` or ``.pq`` says Parquet, ``.tsv`` or ``.tab`` says tabs; anything else
-    is text in UTF-8 with one header line, below comments with # if there are any, parted by commas,
-    semicolons or tabs, whichever the header has most of. Columns without a name are left out, and
-    so is the index of a pandas frame.
+    The suffix ``.parquet`` or ``.pq`` means Parquet, ``.tsv`` or ``.tab`` tabs. Any other file is
+    UTF-8 text with one header line, after optional comments with #; its separator is the most
+    frequent of comma, semicolon and tab in the header. Columns without a name and the index of a
+    pandas frame are left out.
 
     Raises
     ------
     OSError
         If the file is missing or cannot be read.
     ValueError
-        If it is no such table, or has no rows.
+        If it is not such a table, or has no rows.
     """
     if not path.exists():
         raise FileNotFoundError(f"The table {path} does not exist.")
@@ -348,14 +347,14 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence]) -> None:
-    """Write named columns to a file, whose ending says the format as for `read_table`.
+    """Write named columns to a file, in the format of its suffix as in `read_table`.
 
     Raises
     ------
     OSError
         If the file cannot be written.
     ValueError
-        If the ending says Parquet, and neither pyarrow nor polars is installed.
+        If the suffix means Parquet, and neither pyarrow nor polars is installed.
 
     Examples
     --------
@@ -402,7 +401,7 @@ def _read_text_file(path: Path) -> Table:
     if not rows:
         raise ValueError(f"{path} is empty; a header line and rows are needed.")
     first = next((place for place, row in enumerate(rows) if not row[0].startswith("#")), 0)
-    if first and len(rows[first - 1]) == len(rows[first]):  # a header may begin so, too
+    if first and len(rows[first - 1]) == len(rows[first]):  # a header may start like this, too
         first -= 1
     header, *rows = rows[first:]
     starts = starts[first:]
@@ -422,8 +421,8 @@ def _read_text_file(path: Path) -> Table:
     headless = _share_of_values(header, columns)
     if headless == 1:
         raise ValueError(
-            f"{path} has no header: its first line ({', '.join(header[:_ROWS_NAMED])}) holds "
-            f"values and not names of columns. Put a line of names before it."
+            f"{path} has no header: its first line ({', '.join(header[:_ROWS_NAMED])}) contains "
+            "values and not names of columns. Insert a line of names before it."
         )
     _require_distinct(path, [name for name in header if name])
     return Table(
@@ -440,9 +439,9 @@ def _read_text_file(path: Path) -> Table:
 
 
 def _share_of_values(header: Sequence[str], columns: Sequence[Sequence[str]]) -> float:
-    """Share of the names of columns that look like values: numbers, or cells of their columns.
+    """Return the share of column names that look like values: numbers, or cells of their columns.
 
-    Whole numbers in a row count as names, as years do, and the positions that pandas writes.
+    Integers in a row, such as years or the positions that pandas writes, count as names.
     """
     numbers = [name for name in header if looks_like_number(name)]
     if all(name.isdecimal() for name in numbers):
@@ -459,7 +458,7 @@ def _separator(header: str) -> str:
         return max(
             _SEPARATORS, key=lambda each: len(next(csv.reader([header], delimiter=each), ()))
         )
-    except csv.Error:  # said where it is read
+    except csv.Error:  # reported when it is read
         return _SEPARATORS[0]
 
 
@@ -475,7 +474,7 @@ def _read_parquet(path: Path) -> Table:
         columns, notes = read(path)
     except OSError:
         raise
-    except Exception as error:  # the readers' own kinds
+    except Exception as error:  # the readers' own error types
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(f"{path} cannot be read as Parquet: {reason}.") from error
     index = [name for name in columns if _PANDAS_INDEX.fullmatch(name)]
@@ -484,7 +483,7 @@ def _read_parquet(path: Path) -> Table:
     left_out = dict.fromkeys(index, _INDEX_LEFT_OUT)
     for name, values in columns.items():
         if any(isinstance(value, list | dict) for value in values):
-            left_out[name] = "holds lists or records and was left out"
+            left_out[name] = "contains lists or records and was left out"
     cells = {
         name: [None if is_missing(value) else str(value) for value in values]
         for name, values in columns.items()
@@ -495,7 +494,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _parquet_reader() -> Callable[[Path], tuple[Mapping[str, list], Any]]:
-    """Find a function that reads columns, and what pandas has noted of them as JSON."""
+    """Return a function that reads columns, and pandas's notes on them as JSON."""
     if find_spec("pyarrow"):
         from pyarrow.parquet import read_table as read_arrow  # pyright: ignore
 
@@ -530,11 +529,11 @@ def _parquet_writer() -> Callable[[Path, Mapping[str, Sequence]], Any]:
 
 def _no_parquet() -> ValueError:
     return ValueError(
-        "Parquet is read and written by pyarrow or polars, and neither is installed: run `python "
-        "-m pip install 'bdtppl[parquet]'`, or use a CSV file."
+        "Parquet files require pyarrow or polars, and neither is installed: run `python -m pip "
+        "install 'bdtppl[parquet]'`, or use a CSV file."
     )
 
 
 def _cell(text: str) -> str | None:
-    """Text of a cell; None where it says that a value is missing."""
+    """Return the text of a cell; None if it marks a missing value."""
     return None if text.lower() in _MISSING else text

@@ -1,4 +1,4 @@
-"""The middle floor: how a posterior over trees is got from a model."""
+"""Inference algorithms: given a model, compute its posterior over trees."""
 
 if __name__ != "bdtppl.inference":
     raise ImportError(

@@ -1,11 +1,10 @@
-"""How XLA compiles: lightly where little is gained by more, and loops of small steps as one kernel.
+"""Settings of XLA: light compilation if more gains little, and loops of small steps as one kernel.
 
-What XLA compiles for CPUs is a sequence of kernels, handed on from one to the next by a pool of
-threads. Where a loop's body takes microseconds, that is most of its time, and a second thread spins
-as it waits for work: two such functions side by side take as long as one after the other. But XLA
-can also make one kernel of a call with all the loops in it, which then runs in its caller's thread.
-It does so by itself for small loops (its pass SmallWhileLoopHoisting), by the mark that is used
-here.
+XLA compiles a sequence of kernels for CPUs, which a pool of threads runs one after the other. If a
+loop's body takes microseconds, this overhead dominates, and a second thread spins while it waits
+for work, so two such functions side by side take as long as one after the other. But XLA can also
+compile a call with all its loops to one kernel, which then runs in its caller's thread. XLA does so
+by itself for small loops (its pass SmallWhileLoopHoisting), with the mark that is used here.
 """
 
 import time
@@ -19,21 +18,21 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
-COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once, in no time
+COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for short functions that run once
 
 _AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
-_WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # no kernel can call these
+_WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # kernels cannot call these
 
 _MAPS = Path("/proc/self/maps")
-_MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond
-_PERIOD = 10.0  # seconds; to count takes milliseconds, and a thousand maps take seconds to fill
+_MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond this
+_PERIOD = 10.0  # seconds; counting takes milliseconds, and filling a thousand maps takes seconds
 
 
 def make_room() -> None:
-    """Forget all compiled functions if the process could soon compile no more.
+    """Drop all compiled functions if the process would soon be unable to compile more.
 
-    Each of them holds some of the memory maps of which Linux gives a process a number; a policy of
-    trees holds 1,400. They are compiled again where they are needed.
+    Each of them uses some of the memory maps that Linux limits for a process; a policy of trees
+    uses 1,400. They are recompiled when needed.
     """
     if _num_maps(int(time.monotonic() / _PERIOD)) > _MOST_MAPS:
         jax.clear_caches()
@@ -42,31 +41,31 @@ def make_room() -> None:
 
 @lru_cache(maxsize=1)
 def _num_maps(period: int) -> int:
-    """Count the maps, once in each period; 0 on other systems than Linux."""
+    """Count the maps, once in each period; return 0 on other systems than Linux."""
     return _MAPS.read_bytes().count(b"\n") if _MAPS.exists() else 0
 
 
 class OneKernel:
-    """A function compiled by `jax.jit`; on CPUs into one kernel, where XLA can.
+    """A function compiled by `jax.jit`; on CPUs into one kernel, if XLA can.
 
-    It cannot where there are scatters, sorts, callbacks or routines of linear algebra. Such a
-    function is compiled as usual, and so is every one on accelerators.
+    XLA cannot if there are scatters, sorts, callbacks or linear algebra routines. Such a function
+    is compiled as usual, like every function on accelerators.
 
     Parameters
     ----------
     function
-        Of arrays; its result has at least one.
+        Function of arrays; its result has at least one.
     compiler_options, options
-        Of `jax.jit`.
+        Options of `jax.jit`.
 
     Attributes
     ----------
     plain, marked
-        The function as compiled as usual, and as one kernel.
+        The function compiled as usual, and as one kernel.
     """
 
     def __init__(self, function: Callable, *, compiler_options: Mapping[str, Any], **options: Any):
-        def with_arguments(*args, **kwargs):  # XLA ends the process over one that a kernel lacks
+        def with_arguments(*args, **kwargs):  # XLA ends the process if a kernel lacks one
             return function(*args, **kwargs), args
 
         inner = jax.jit(with_arguments, **options)
@@ -89,11 +88,11 @@ class OneKernel:
         return self.plain(*args, **kwargs) if result is None else result[0]
 
     def is_one(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether it is one kernel for such arguments; to know, it is called as one."""
+        """Return whether it is one kernel for such arguments, by calling it as one."""
         return self._as_one(args, kwargs) is not None
 
     def _as_one(self, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
-        """Call the one kernel, if there is one; returns its results and the arguments."""
+        """Call the one kernel, if there is one; return its results and the arguments."""
         if jax.default_backend() != "cpu":
             return None
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -102,13 +101,13 @@ class OneKernel:
             return None
         try:
             return self.marked(*args, **kwargs)
-        except jax.errors.JaxRuntimeError:  # one of another kind will come up again
+        except jax.errors.JaxRuntimeError:  # an error of another kind will recur
             self._refused.add(signature)
             return None
 
 
 class Stopwatch:
-    """Counts seconds from now on, less those in which JAX or numba compiled."""
+    """Measures seconds from its creation, without compilation by JAX or numba."""
 
     def __init__(self):
         self._compilers = _compilers()
@@ -116,14 +115,14 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds so far; those in which some thread compiled are not counted."""
+        """Return the seconds so far, without those in which some thread compiled."""
         return time.monotonic() - self._start - self._compilers.seconds
 
 
 class WorkClock:
-    """Counts CPU seconds of the process from now on, less those of compiling.
+    """Measures CPU seconds of the process from its creation, without compilation.
 
-    CPU seconds of compilers are not known: between two readings their share is that of the time.
+    CPU seconds of compilers are not known, so their share between two readings is that of the time.
     """
 
     def __init__(self):
@@ -135,7 +134,7 @@ class WorkClock:
 
     @property
     def seconds(self) -> float:
-        """Seconds so far."""
+        """Return the seconds so far."""
         now = self._readings()
         cpu, passed, working = (new - old for new, old in zip(now, self._read, strict=True))
         self._total += cpu * min(1.0, max(0.0, working / max(passed, 1e-9)))
@@ -144,19 +143,19 @@ class WorkClock:
 
 
 class _Compilers:
-    """Adds up the time in which any compiler worked; several may, in threads or one in another."""
+    """Sums the time in which any compiler ran, in several threads or nested."""
 
     def __init__(self):
         self._lock = Lock()
-        self._spans = [(0.0, 0.0, 0.0)]  # start, end, and seconds up to there
+        self._spans = [(0.0, 0.0, 0.0)]  # start, end, and seconds until then
 
     @property
     def seconds(self) -> float:
-        """Seconds since the process began."""
+        """Return the seconds since the process began."""
         return self._spans[-1][2]
 
     def note(self, event: str, duration_secs: float, **_: Any) -> None:
-        """Hear of a duration that JAX has measured; it ends now."""
+        """Record a duration that JAX measured; it ends now."""
         if not event.startswith("/jax/core/compile/"):
             return
         with self._lock:
@@ -169,7 +168,7 @@ class _Compilers:
 
 @cache
 def _compilers() -> _Compilers:
-    """Listen to the compilers, from the first call on."""
+    """Listen to the compilers, from the first call."""
     from numba.core import event
 
     heard, begun = _Compilers(), []
@@ -179,7 +178,7 @@ def _compilers() -> _Compilers:
             begun.append(time.monotonic())
 
         def on_end(self, event: Any) -> None:
-            if begun:  # it is not where listening began in the middle
+            if begun:  # it is missing if listening began in the middle
                 heard.note("/jax/core/compile/numba", time.monotonic() - begun.pop())
 
     jax.monitoring.register_event_duration_secs_listener(heard.note)

@@ -1,12 +1,12 @@
-"""The continuous ranked probability score of mixtures of normal and Student-t laws.
+"""The continuous ranked probability score of mixtures of normal and Student-t distributions.
 
-For a law F and a target y it is E|Y - y| - E|Y - Y'| / 2, with Y and Y' independent under F: the
-integral of (F(z) - 1{y <= z})^2, in the units of y, 0 at best. The first term has a closed form.
-The second is the integral of F (1 - F), which is smooth: the trapezoidal rule takes it on points
-that lie densely about the centre and reach far into the tails. Mixtures share the points, so that a
-law costs as much in a thousand mixtures as in one. More points are taken, up to 65,537, until their
-doubling changes the integral by less than 1e-8 of itself, which is far above the error that
-remains; mixtures much narrower than all together get points of their own.
+For a distribution F and a target y the score is E|Y - y| - E|Y - Y'| / 2, with Y and Y' independent
+under F. It is the integral of (F(z) - 1{y <= z})^2, in the units of y, 0 at best. The first term
+has a closed form. The second is the integral of F (1 - F), which is smooth: the trapezoidal rule
+uses points that are dense about the centre and reach far into the tails. Mixtures share the points,
+so a distribution costs as much in a thousand mixtures as in one. Points are doubled, up to 65,537,
+until this changes the integral by less than 1e-8 of itself, which far exceeds the remaining error.
+Mixtures much narrower than the whole set get their own points.
 
 References
 ----------
@@ -26,7 +26,7 @@ _LEAST_POINTS = 129
 _MOST_HALVINGS = 9  # of the step, to 65,537 points
 _SHARED_HALVINGS = 4  # to 2,049 points
 _TOLERANCE = 1e-8  # relative change of the integral
-_CDFS_AT_ONCE = 1 << 21  # of cdfs at once
+_CDFS_AT_ONCE = 1 << 21  # cdfs at once
 
 
 def crps(
@@ -36,24 +36,24 @@ def crps(
     scale: np.ndarray,
     degrees_of_freedom: np.ndarray | float | None = None,
 ) -> np.ndarray:
-    """Score targets that are predicted by one mixture of l laws.
+    """Score targets predicted by one mixture of l distributions.
 
     Parameters
     ----------
     y
         float [m]; targets.
     weight
-        float [l]; shares of the laws, which add up to 1.
+        float [l]; weights of the distributions, which sum to 1.
     loc, scale
         float [l].
     degrees_of_freedom
-        Of Student-t laws, for each or for all; None for normal ones. Where one is at most 1, the
-        score is infinite.
+        Degrees of freedom of Student-t distributions, for each or for all; None for normal ones.
+        The score is infinite if one is at most 1.
 
     Returns
     -------
     numpy.ndarray
-        float64 [m], in units of y; the less the better.
+        float64 [m], in units of y; lower is better.
 
     Examples
     --------
@@ -69,16 +69,16 @@ def crps(
 
 
 def mixture_crps(y: np.ndarray, kind: np.ndarray, weights: Any, laws: StudentLaws) -> np.ndarray:
-    """Score targets that are predicted by u mixtures of l laws.
+    """Score targets predicted by u mixtures of l distributions.
 
     Parameters
     ----------
     y, kind
         Targets, float [m], and the mixture of each, int [m].
     weights
-        Sparse float64 [u, l]; shares of the laws, which add up to 1 in each mixture.
+        Sparse float64 [u, l]; weights of the distributions, which sum to 1 in each mixture.
     laws
-        The laws.
+        The distributions.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def mixture_crps(y: np.ndarray, kind: np.ndarray, weights: Any, laws: StudentLaw
 def _half_differences(
     weights: Any, laws: StudentLaws, most_halvings: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E|Y - Y'| / 2 of each mixture, float64 [u], and whether it still changes, bool [u]."""
+    """Return E|Y - Y'| / 2 of each mixture, float64 [u], and whether it still changes, bool [u]."""
     pooled = weights.sum(axis=0) / weights.shape[0]
     centre = pooled @ laws.loc
     width = np.sqrt(pooled @ ((laws.loc - centre) ** 2 + laws.scale**2))
@@ -119,7 +119,7 @@ def _half_differences(
 def _spreads(
     weights: Any, laws: StudentLaws, points: np.ndarray, at_points: np.ndarray
 ) -> np.ndarray:
-    """Sum F (1 - F) of each mixture over points, as these weigh; float64 [u]."""
+    """Sum F (1 - F) of each mixture over weighted points; float64 [u]."""
     used, place = np.unique(weights.indices, return_inverse=True)
     weights = csr_array((weights.data, place, weights.indptr), (weights.shape[0], len(used)))
     total, size = np.zeros(weights.shape[0]), max(1, _CDFS_AT_ONCE // max(weights.shape))

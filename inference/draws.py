@@ -1,4 +1,4 @@
-"""Random draws of any number, compiled for one number of them."""
+"""Random draws of any number, compiled for a single number of them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,13 +11,13 @@ from bdtppl.models.arrays.padding import padded
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
 
-_LEAVES_DRAWN = 4096  # draws at once: to compile a sampler takes seconds, so it has one shape
+_LEAVES_DRAWN = 4096  # draws at once: compiling a sampler takes seconds, so it has one shape
 
 
 def _pieces(rng_key: jax.Array, first: int, size: int) -> Iterator[tuple[jax.Array, slice]]:
-    """Keys of the pieces that hold the draws from the first on, and their places among these.
+    """Return keys of the pieces that contain the draws from the first on, and their places.
 
-    The first piece may begin before them, at a place below 0.
+    The first piece may start before them, at a place below 0.
     """
     for start in range(first - first % _LEAVES_DRAWN, first + size, _LEAVES_DRAWN):
         place = start - first
@@ -30,7 +30,7 @@ def _pieces(rng_key: jax.Array, first: int, size: int) -> Iterator[tuple[jax.Arr
 def _stream(
     rng_key: jax.Array, shape: tuple[int, ...], first: int, draw: Callable[[jax.Array], jax.Array]
 ) -> np.ndarray:
-    """Take numbers of an endless stream from the first on, of which a key draws a piece."""
+    """Return numbers of an infinite stream from the first on; a key draws one piece of it."""
     size = math.prod(shape)
     drawn = [
         np.asarray(draw(key))[max(-place.start, 0) :]
@@ -50,8 +50,8 @@ def draw_uniforms(rng_key: jax.Array, shape: tuple[int, ...], first: int = 0) ->
     shape
         Shape of the draws.
     first
-        Number of the first one among all that the key gives: draws do not depend on how many are
-        made at once.
+        Index of the first draw among all draws of the key, which do not depend on how many are made
+        at once.
     """
     return _stream(rng_key, shape, first, _uniform)
 
@@ -63,14 +63,14 @@ def draw_noise(
     degrees_of_freedom: float | None = None,
     first: int = 0,
 ) -> np.ndarray:
-    """Draw from a standard Student-t law, or a normal one without degrees of freedom.
+    """Draw from a standard Student-t distribution, or a normal one without degrees of freedom.
 
     Parameters
     ----------
     rng_key, shape, first
         See `draw_uniforms`.
     degrees_of_freedom
-        Of the law.
+        Degrees of freedom.
     """
     if degrees_of_freedom is None:
         return _stream(rng_key, shape, first, _normal)
@@ -91,7 +91,7 @@ def draw_classes(
     num_draws
         Draws of each row.
     first_row
-        Number of the first row in a larger table: draws of a row depend on its number alone.
+        Index of the first row in a larger table: draws of a row depend on its index alone.
     """
     shape, first = (len(probability), num_draws), first_row * num_draws
     uniform = draw_uniforms(rng_key, shape, first).T
@@ -118,7 +118,7 @@ def _student(degrees_of_freedom: float, rng_key: jax.Array) -> jax.Array:
 
 @jax.jit
 def _draw(leaf: Leaf, rng_key: jax.Array, statistics: jax.Array) -> jax.Array:
-    # By keys of their own: some samplers draw an entry by what the others need.
+    # Entries have their own keys, because some samplers let an entry depend on the others.
     return jax.vmap(leaf.sample)(jax.random.split(rng_key, len(statistics)), statistics)
 
 
@@ -150,6 +150,6 @@ def draw_targets(
     for key, place in _pieces(rng_key, first, len(flat)):
         own = flat[max(place.start, 0) : place.stop]
         before = max(-place.start, 0)
-        own = np.pad(own, ((before, 0), (0, 0)), constant_values=1)  # as `padded` does after them
+        own = np.pad(own, ((before, 0), (0, 0)), constant_values=1)  # as `padded` adds after them
         drawn.append(np.asarray(_draw(leaf, key, padded(own, _LEAVES_DRAWN)))[before:])
     return np.concatenate(drawn)[: len(flat)].reshape(shape)

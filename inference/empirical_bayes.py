@@ -26,11 +26,11 @@ class EmpiricalBayes(NamedTuple):
     Attributes
     ----------
     prior, leaf
-        The model at the end, of plain numbers.
+        The final model, of plain numbers.
     log_evidence
-        float64 [evaluations + 1]; log evidence wherever it was computed, and at the end.
+        float64 [evaluations + 1]; log evidence at each evaluation, and at the end.
     is_converged
-        Whether the gradient vanished within the steps allowed.
+        Whether the gradient vanished within the allowed steps.
     """
 
     prior: TreePrior
@@ -68,18 +68,18 @@ def empirical_bayes(
         (`bdtppl.inference.boxes.exact.BoxPosterior`); it is not changed.
     parameters
         Names of the parameters of prior and leaf family to fit, such as ``log_phi`` or
-        ``concentration``; the default is all that a family declares in ``parameter_support``.
+        ``concentration``; default: all in a family's ``parameter_support``.
     max_steps
-        Most steps; at most two points a step are tried.
+        Most steps; each step evaluates at most two points.
     tolerance
-        Largest absolute gradient, in nats per unit of the unconstrained scale, to stop at.
+        Largest absolute gradient at which to stop, in nats per unit of the unconstrained scale.
     units
-        Lengths of a unit of numbers whose range is the real line; default 1.
+        Units of parameters whose range is the real line; default 1.
     reach
-        How far numbers may move on the unconstrained scale; None for any distance. Targets without
-        noise have no greatest evidence.
+        Limit of moves on the unconstrained scale; None for no limit. The evidence of targets
+        without noise has no maximum.
     is_over
-        Asked after each step whether to stop there.
+        Called after each step; returns whether to stop.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def empirical_bayes(
 def _unconstrained_starts(
     model: Mapping[str, Any], parameters: Collection[str] | None
 ) -> tuple[dict[str, tuple[str, Any]], dict[str, jax.Array]]:
-    """Find the part and the range of each parameter, and the unconstrained start of chosen ones."""
+    """Return each parameter's part and range, and unconstrained starts of chosen ones."""
     known = {
         name: (part, support)
         for part, value in model.items()
@@ -163,7 +163,7 @@ def _unconstrained_starts(
     for name in chosen:
         if name not in known:
             raise ValueError(
-                f"There is no parameter {name!r} to fit; there are {', '.join(sorted(known))}."
+                f"parameters must be some of {', '.join(sorted(known))}; got {name!r}."
             )
     start = {}
     for name in chosen:
@@ -179,5 +179,5 @@ def _unconstrained_starts(
 
 
 def _as_numpy(value: Any) -> Any:
-    """Turn a JAX number into a float, and an array into one of NumPy."""
+    """Convert a JAX number to a float, and an array to NumPy."""
     return np.asarray(value) if np.ndim(value) else float(value)

@@ -1,19 +1,19 @@
-"""Choose how an exact posterior is computed: cut points, depth, numbers of the model, and the way.
+"""Choose the method, cut points, depth and hyperparameters of an exact posterior.
 
 Boxes (`bdtppl.inference.boxes`) sum over trees of few levels at any number of rows; a chart
-(`bdtppl.inference.pcfg`) sums over trees of any depth, where few cut points and rows allow it. More
-buckets and more levels cost more, and which of both pays depends on the table. So the log evidence
-decides, among what a budget can pay for.
+(`bdtppl.inference.pcfg`) sums over trees of any depth, if there are few cut points and rows. More
+buckets and more levels cost more, and their benefit depends on the table. The log evidence decides
+among settings within a budget.
 
-Where a small chart has all cuts and any depth, nothing is left to choose. Else the search climbs
-ladders: one for each number of buckets, whose rungs are levels. All begin at the deepest level that
-costs little for each. Then, in rounds, of the ladders whose next rung fits what is left of the
-budget the better half by evidence goes one rung up (successive halving). A ladder is left that has
-not gained by a rung, or has less evidence than another one with fewer levels. The chart of few
-buckets is tried too, where it is small. At last the numbers of what was chosen are fitted.
-Costs are estimates (`bdtppl.inference.exact_cost`), so that the choice does not depend on the
-machine or its load, unless the work takes so much longer than estimated that the budget would be
-exceeded: a clock that does not count compiling then ends the choice.
+There is nothing to choose if a small chart has all cuts and any depth. Otherwise the search climbs
+ladders: one for each number of buckets, whose rungs are levels. All start at the deepest cheap
+level. In each round, the better half by evidence of the ladders with an affordable next rung climbs
+one rung (successive halving). A ladder is abandoned if a rung did not gain, or if another ladder
+has more evidence with fewer levels. The chart of few buckets is tried, too, if it is small.
+Finally, the hyperparameters of the chosen model are optimised. Costs are estimates
+(`bdtppl.inference.exact_cost`), so that the choice does not depend on the machine or its load. A
+clock, which excludes compilation, ends the choice only if the work takes so much longer than
+estimated that it would exceed the budget.
 """
 
 import hashlib
@@ -53,23 +53,23 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.priors import DepthDecay
 
 _BUCKETS_TRIED = (3, 5, 10, 20, 50)  # few: among many, evidence would pick lucky cuts
-_FIRST_RUNGS = 0.04  # of the budget, for each
-_CLIMBED = 0.6  # of the budget, at most; the rest is for the numbers of what is chosen
-_LARGEST_STEP = 0.6  # of that, for one rung, so that others have a chance
-_SHARE_FOR_FITS = 0.15  # of what is left, for a fit of numbers on the way
-_TIMED = 0.03  # of the budget, for a setting whose seconds tell how slow the machine is
-_FITS_BY_CLOCK = 0.5  # the same by the clock, which ends those alone that take far longer
+_FIRST_RUNGS = 0.04  # share of the budget, for each
+_CLIMBED = 0.6  # largest share of the budget; the rest is for the final hyperparameters
+_LARGEST_STEP = 0.6  # share of that, for one rung, so that others have a chance
+_SHARE_FOR_FITS = 0.15  # share of the rest, for an intermediate fit of hyperparameters
+_TIMED = 0.03  # share of the budget, for a setting that measures the machine's speed
+_FITS_BY_CLOCK = 0.5  # the same by the clock, which ends only those that take far longer
 _FIT_STEPS = 8
 _FEWEST_STEPS = 3
-_LAST_STEPS = 5  # of the last fit, at least
-_STRENGTHS = (0.0, 6.0)  # of a penalty, beyond which trees hardly change
+_LAST_STEPS = 5  # least steps of the last fit
+_STRENGTHS = (0.0, 6.0)  # range of a penalty, beyond which trees hardly change
 _FIT_COST = 1.2  # a step's value and gradient, in sums over trees
 _SECONDS_A_PRODUCTION = 2e-6
 _SMALL_CHART = 50_000  # subproblems
-_FIT_REACH = 9.0  # of fitted numbers: a factor of 8,000, or so many standard deviations
-_LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # of the trees that numbers of leaves are fitted by
-_LEAF_FEATURES = 200  # more of them cost too much, and so do many rows of a sparse table
-_LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # of one sum over trees
+_FIT_REACH = 9.0  # range of fitted numbers: a factor of 8,000, or as many standard deviations
+_LEAF_BUCKETS, _LEAF_LEVELS = 10, 3  # of the trees that leaf hyperparameters are fitted with
+_LEAF_FEATURES = 200  # more of them cost too much, like many rows of a sparse table
+_LEAF_BUDGET = Budget(seconds=0.1, num_bytes=2e8)  # for one sum over trees
 _LEAF_STEPS = 12
 
 
@@ -88,7 +88,7 @@ class Setting:
     seconds
         Estimated CPU seconds of one sum over trees.
     log_evidence
-        Log evidence; NaN where it was not computed.
+        Log evidence; NaN if it was not computed.
     """
 
     method: str
@@ -106,7 +106,7 @@ Numbers = Callable[[Callable[[], Sequence[float]]], np.ndarray]
 
 
 def _remembering(keep: Any) -> Numbers:
-    """Make a function that gives numbers in the order in which they are asked for.
+    """Make a function that returns numbers in the order in which they are requested.
 
     Each request depends on earlier results alone, so a resumed search repeats the requests of the
     one that was interrupted.
@@ -139,15 +139,15 @@ class _BudgetedSearch:
     make_model
         Builds the model for a number of buckets.
     fitted
-        Names of numbers of prior and leaf family that are fitted.
+        Names of hyperparameters of prior and leaf family to fit.
     parts
-        The prior and the leaf family, once their numbers were fitted.
+        The prior and the leaf family, once their hyperparameters are fitted.
     left
-        Seconds of the budget that are left, as estimated.
+        Estimated seconds left in the budget.
     spent
-        Seconds of work when the clock was last looked at.
+        Seconds of work at the last reading of the clock.
     ratios
-        Seconds of work for each estimated one, at least 1, of settings that took long.
+        Seconds of work per estimated second, at least 1, for settings that took long.
     too_costly
         Settings that a larger budget would try.
     """
@@ -159,7 +159,7 @@ class _BudgetedSearch:
     numbers: Numbers
     left: float
     clock: WorkClock = field(default_factory=lambda: WorkClock())
-    earlier: float = 0.0  # seconds of the search that this one goes on with
+    earlier: float = 0.0  # seconds of the search that this one resumes
     spent: float = 0.0
     ratios: list[float] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class _BudgetedSearch:
         return replace(self.make_model(bins), **self.parts)
 
     def ladder(self, bins: int | None) -> list[Setting]:
-        """List rungs that one alone could be paid for; the first beyond is noted."""
+        """List rungs that are affordable on their own; the first one beyond is recorded."""
         model = self.model(bins)
         limit = model.constraints.max_depth
         most = MOST_DEPTH_SUGGESTED if limit is None else min(limit, MOST_DEPTH_SUGGESTED)
@@ -186,9 +186,9 @@ class _BudgetedSearch:
         return rungs
 
     def look_at_clock(self) -> float:
-        """Note the seconds of work so far; returns those since the last look.
+        """Record the seconds of work so far; return those since the last reading.
 
-        A search that goes on begins with those that were spent, so it has no more to spend.
+        A resumed search starts with the seconds spent before, so it has no more to spend.
         """
         before, self.spent = self.spent, self.numbers(lambda: [self.now]).item()
         self.earlier = self.spent - self.clock.seconds
@@ -196,25 +196,25 @@ class _BudgetedSearch:
 
     @property
     def now(self) -> float:
-        """Seconds of work so far."""
+        """Return the seconds of work so far."""
         return self.earlier + self.clock.seconds
 
     @property
     def slowness(self) -> float:
-        """Seconds of work for each estimated one; the first settings may hold some compiling."""
+        """Least seconds of work per estimated second, because first settings may compile."""
         return min(self.ratios, default=1.0)
 
     @property
     def until(self) -> float:
-        """Seconds of work at which the clock ends: the budget, and a second or a tenth more."""
+        """Seconds of work at which the clock ends: the budget plus a second or a tenth."""
         return self.budget.seconds + max(1.0, 0.1 * self.budget.seconds)
 
     def is_in_time(self, setting: Setting) -> bool:
-        """Whether the clock, too, leaves time for a setting."""
+        """Return whether the clock, too, leaves time for a setting."""
         return self.slowness * setting.seconds <= self.until - self.spent
 
     def steps(self, names: Collection[str], setting: Setting, left: float) -> int:
-        """Count the steps of a fit that some seconds pay for; none if the clock leaves no time."""
+        """Count the affordable steps of a fit; 0 if the clock leaves no time."""
         by_clock = (self.until - self.spent) / self.slowness
         in_time = _affordable_steps(names, setting.seconds, by_clock)
         return _affordable_steps(names, setting.seconds, left) if in_time >= _FEWEST_STEPS else 0
@@ -242,7 +242,7 @@ class _BudgetedSearch:
         return self.numbers(lambda: [exact.log_evidence]).item()
 
     def fit_numbers(self, names: Collection[str], setting: Setting) -> None:
-        """Fit numbers by a setting, if a share of what is left pays for that."""
+        """Fit hyperparameters with a setting, if a share of the remaining budget suffices."""
         steps = self.steps(names, setting, _SHARE_FOR_FITS * self.left)
         if names and steps >= _FEWEST_STEPS:
             self.fit(names, self.boxes(setting), setting, steps, _FITS_BY_CLOCK)
@@ -255,7 +255,7 @@ class _BudgetedSearch:
         steps: int,
         share: float = 1.0,
     ) -> Any:
-        """Fit numbers in some steps, and within a share of the seconds that the clock leaves."""
+        """Fit hyperparameters in some steps, within a share of the clock's remaining seconds."""
         end = self.spent + share * (self.until - self.spent)
 
         def is_over() -> bool:
@@ -268,9 +268,9 @@ class _BudgetedSearch:
         return better
 
     def finish(self) -> None:
-        """Fit the numbers of the best setting; where that costs too much, by fewer of its levels.
+        """Fit the hyperparameters of the best setting; if that costs too much, with fewer levels.
 
-        More levels ask for sharper leaves, but most of that shows one level before.
+        More levels need sharper leaves, but one level less shows most of that.
         """
         names = self.fitted
         if self.best is None or not names or not np.isfinite(self.best[0].log_evidence):
@@ -293,7 +293,7 @@ class _BudgetedSearch:
             self.tried[self.tried.index(chosen)] = self.best[0]
 
     def try_chart(self, bins: int | None, limit: int) -> bool:
-        """Score the chart of a design, if it has so few subproblems; says whether it has."""
+        """Score the chart of a design, if it has few enough subproblems; return whether it has."""
         model = self.model(bins)
         if estimate_subproblems(model, limit) > limit:
             return False
@@ -313,18 +313,18 @@ def _seconds_of(exact: ExactPosterior | BoxPosterior) -> float:
 
 
 def fit_numbers(exact: Any, names: Collection[str], seconds: float, keep: Any = None) -> Any:
-    """Fit numbers of prior and leaf family by evidence, if some seconds pay for that.
+    """Fit hyperparameters of prior and leaf family by evidence, if the seconds suffice.
 
     Parameters
     ----------
     exact
         The posterior to start from.
     names
-        Names of the numbers.
+        Names of the hyperparameters.
     seconds
         CPU seconds that the fit may take.
     keep
-        As `choose_by_evidence` has it.
+        As in `choose_by_evidence`.
     """
     of_sum = _seconds_of(exact)
     steps = _affordable_steps(names, of_sum, seconds)
@@ -335,12 +335,12 @@ def fit_numbers(exact: Any, names: Collection[str], seconds: float, keep: Any = 
 
 
 def _is_strength(names: Collection[str]) -> bool:
-    """Whether the penalty of a leaf alone is fitted: a single number needs no gradient."""
+    """Return whether only a leaf penalty is fitted: a single number needs no gradient."""
     return list(names) == ["log_phi"]
 
 
 def _affordable_steps(names: Collection[str], seconds: float, left: float) -> int:
-    """Count the steps of a fit that the seconds left pay for."""
+    """Count the steps of a fit that the remaining seconds allow."""
     step = seconds * (1.0 if _is_strength(names) else 2 * _FIT_COST)  # a step may try two points
     return min(_FIT_STEPS, int(left / max(step, 1e-9)))
 
@@ -353,7 +353,7 @@ def _fitted(
     numbers: Numbers,
     is_over: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Fit numbers in some steps, and tell the estimated seconds of that."""
+    """Fit hyperparameters in some steps, and return the estimated seconds of that."""
     places = [
         (part, name)
         for name in names
@@ -387,7 +387,7 @@ def _fitted(
 def _fitted_freely(
     exact: Any, names: Collection[str], steps: int, is_over: Callable[[], bool] = lambda: False
 ) -> EmpiricalBayes:
-    """Maximise the evidence within reach of the numbers at the start."""
+    """Maximise the evidence within a range around the initial hyperparameters."""
     units, limits = _units_of(exact.leaf), {"max_steps": steps, "tolerance": 0.05}
     limits |= {"reach": _FIT_REACH, "is_over": is_over}
     return empirical_bayes(exact, parameters=names, units=units, **limits)
@@ -395,7 +395,7 @@ def _fitted_freely(
 
 @in_float64
 def _units_of(leaf: Leaf) -> dict[str, float]:
-    """Measure real numbers of a leaf family by the spread that it expects of a target.
+    """Return units of a leaf family's real hyperparameters, by its expected spread of a target.
 
     A fit that is stopped early then does not depend on the scale of the targets.
     """
@@ -406,7 +406,7 @@ def _units_of(leaf: Leaf) -> dict[str, float]:
 
 
 def _with_best_strength(exact: Any, steps: int) -> Any:
-    """Choose the penalty of a leaf where the evidence is greatest."""
+    """Choose the leaf penalty with the greatest evidence."""
 
     def at(log_phi: float) -> Any:
         return exact.with_model(prior=replace(exact.prior, log_phi=float(log_phi)))
@@ -430,23 +430,23 @@ def choose_by_evidence(
     on_step: Callable[[int], None] | None = None,
     keep: Any = None,
 ) -> tuple[Any, Setting, list[Setting]]:
-    """Choose cut points, depth and numbers of the model by evidence, within a budget.
+    """Choose cut points, depth and hyperparameters by evidence, within a budget.
 
     Parameters
     ----------
     make_model
         Builds the model for a number of buckets; None for all cuts.
     method
-        "boxes", "chart" or "auto"; "chart" where boxes cannot sum over the trees.
+        "boxes", "chart" or "auto"; "chart" if boxes cannot sum over the trees.
     fitted
-        Names of numbers of prior and leaf family to fit by evidence.
+        Names of hyperparameters of prior and leaf family to fit by evidence.
     budget
-        What all of it may cost.
+        Limits on the whole choice.
     on_step
         Called with the number of settings tried.
     keep
-        Where the numbers so far are kept, and where a search goes on if some were kept there (see
-        `bdtppl.inference.run.run`). A search that goes on comes to the same choice.
+        Store of the numbers so far, from which a search resumes if there are any (see
+        `bdtppl.inference.run.run`). A resumed search makes the same choice.
 
     Returns
     -------
@@ -461,14 +461,14 @@ def choose_by_evidence(
     Raises
     ------
     TooManySubproblems
-        If the budget pays for nothing.
+        If the budget suffices for nothing.
     """
     climbed = _CLIMBED * budget.seconds
     search = _BudgetedSearch(
         cache(make_model), fitted, budget, on_step, _remembering(keep), climbed
     )
     small = min(_SMALL_CHART, budget.subproblems)
-    # Buckets are there to save cost: where a small chart has all cuts and depths, it is the answer.
+    # Buckets only save cost, so a small chart with all cuts and depths is the answer.
     if method == "boxes" or not search.try_chart(None, small):
         if method != "chart":
             _climb_ladders(search)
@@ -508,7 +508,8 @@ def _climb_ladders(search: _BudgetedSearch) -> None:
         setting = ladders[number][place]
         rung[number], value[number] = place, search.score(search.boxes(setting), setting)
 
-    # The prior's strength matters little before the depth is chosen, but the leaves' numbers do.
+    # The prior's strength matters little before the depth is chosen, but the leaves'
+    # hyperparameters do.
     of_leaf = [n for n in search.fitted if n in search.make_model(None).leaf.parameter_support]
     most = _SHARE_FOR_FITS * search.budget.seconds / _FIT_STEPS / _FIT_COST
     cheap = [each for rungs in ladders.values() for each in rungs if each.seconds <= most]
@@ -533,7 +534,7 @@ def _climb_ladders(search: _BudgetedSearch) -> None:
             for number, place in rung.items()
             if gains[number]
             and place + 1 < len(ladders[number])
-            # More levels with less evidence: other cut points serve better.
+            # More levels have less evidence: other cut points are better.
             and not any(rung[n] < place and value[n] > value[number] for n in rung)
         }
 
@@ -552,23 +553,23 @@ def _climb_ladders(search: _BudgetedSearch) -> None:
 
 
 def leaf_by_evidence(model: TreeModel) -> Leaf:
-    """Fit the numbers of a leaf family, those in its ``parameter_support``.
+    """Fit the hyperparameters of a leaf family, those in its ``parameter_support``.
 
-    It is for inferences that do not compute the evidence. Trees of few levels and few buckets are
-    summed over by boxes, which costs about a second. `DepthDecay` replaces a prior that boxes
-    cannot sum over, and constraints that they cannot answer for are left out: the numbers of the
-    leaves hardly depend on them.
+    This is for inferences that do not compute the evidence. Boxes sum over trees of few levels and
+    few buckets, which costs about a second. `DepthDecay` replaces a prior that boxes do not
+    support, and unsupported constraints are omitted, because the leaves' hyperparameters hardly
+    depend on them.
 
     Parameters
     ----------
     model
-        The model, with the numbers to start from.
+        The model, with the initial hyperparameters.
 
     Returns
     -------
     Leaf
-        The numbers of the greatest evidence within a factor of 8,000 of those that are given; the
-        latter where a sum over trees of one level would already take long.
+        The hyperparameters of greatest evidence within a factor of 8,000 of the given ones; the
+        given ones if a sum over trees of one level would already take long.
     """
     design: Any = model.design
     prior: Any = model.prior

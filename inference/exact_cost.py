@@ -1,6 +1,6 @@
-"""What an exact posterior costs by boxes and by a chart, and which of them a budget pays for.
+"""Costs of an exact posterior by boxes and by a chart, and which of them fits a budget.
 
-Costs are estimated by counts of boxes and rules at fixed rates, so that a choice by them does not
+Costs are estimated from counts of boxes and rules at fixed rates, so choices based on them do not
 depend on the machine or its load.
 """
 
@@ -32,20 +32,20 @@ MOST_DEPTH_SUGGESTED = 8
 _SECONDS_A_SCORE = 1.3e-8  # and a statistic
 _SECONDS_A_GROUP = 2.5e-4
 _SECONDS_A_ROW = 4e-9  # and a set of features
-_SECONDS_A_WEIGHT = 3e-8  # of the table of the prior's weights
-_BYTES_A_WEIGHT = 100.0  # most of all while it is made
-_FEW_ROWS = 2_000  # beyond which boxes cost less than a chart
-_TIMES_THE_BUDGET = 10  # times the budget of a search, for boxes that were asked for
+_SECONDS_A_WEIGHT = 3e-8  # for the table of the prior's weights
+_BYTES_A_WEIGHT = 100.0  # mostly while it is made
+_FEW_ROWS = 2_000  # rows above which boxes cost less than a chart
+_TIMES_THE_BUDGET = 10  # multiple of a search's budget, for boxes that were requested
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a choice may cost.
+    """Limits on a choice.
 
     Attributes
     ----------
     seconds
-        CPU seconds of all that is tried, at nominal rates.
+        CPU seconds of all trials, at nominal rates.
     num_bytes
         Most memory of one sum over trees.
     subproblems
@@ -57,11 +57,11 @@ class Budget:
     subproblems: int = 500_000
 
     def pays_for(self, cost: "Budget") -> bool:
-        """Whether it is enough for the seconds and bytes of one sum over trees."""
+        """Return whether it suffices for the seconds and bytes of one sum over trees."""
         return cost.seconds <= self.seconds and cost.num_bytes <= self.num_bytes
 
     def levels_of(self, model: TreeModel, most: int) -> int:
-        """Count the levels of boxes that it pays for, up to some."""
+        """Count the affordable levels of boxes, up to ``most``."""
         costs = (box_cost_of(model, levels) for levels in range(1, 1 + most))
         return sum(1 for _ in itertools.takewhile(self.pays_for, costs))
 
@@ -70,7 +70,7 @@ DEFAULT_BUDGET = Budget()
 
 
 def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Budget:
-    """Estimate what one log evidence by boxes costs in seconds and bytes."""
+    """Estimate the cost of one log evidence by boxes in seconds and bytes."""
     num_values = 2 if leaf.task == "classification" else 3
     concentration = getattr(leaf, "concentration", None)
     if concentration is not None:
@@ -78,9 +78,9 @@ def box_cost(space: BoxSpace, prior: TreePrior, leaf: Leaf, num_rows: int) -> Bu
     per_sum = _SECONDS_A_SCORE * (1 + num_values) * (1 if has_kernel(leaf) else 8)
     num_groups = sum(space.num_groups(level) for level in range(space.num_levels))
     seconds = per_sum * space.num_scores + _SECONDS_A_GROUP * num_groups
-    if "log_num_equivalent" in prior.rule_facts:  # partitions are told apart
+    if "log_num_equivalent" in prior.rule_facts:  # partitions are distinguished
         seconds *= 1.5
-    if not prior.is_normalised:  # the prior alone is summed too
+    if not prior.is_normalised:  # the prior alone is summed, too
         seconds *= 1.7
     d = space.num_features
     seconds += _SECONDS_A_ROW * num_rows * comb(d, min(space.num_levels, d))
@@ -100,7 +100,7 @@ def num_cells(space: BoxSpace) -> float:
 
 
 def box_cost_of(model: TreeModel, levels: int) -> Budget:
-    """Estimate what boxes of so many levels cost."""
+    """Estimate the cost of boxes of a number of levels."""
     space = BoxSpace.of(model.design, model.constraints, max(levels, 1))
     return box_cost(space, model.prior, model.leaf, model.design.num_observations)
 
@@ -122,19 +122,19 @@ def exact_of(
     max_subproblems
         Most subproblems of a chart.
     histograms
-        Those of boxes, where the rows have not been kept.
+        Histograms of boxes, if the rows were not stored.
 
     Raises
     ------
     ValueError
-        If boxes cannot answer for the model.
+        If boxes do not support the model.
     TooManySubproblems
         If the chart is too large.
     """
     design, constraints = model.design, model.constraints
     if method == "boxes":
         if constraints.max_depth is None:
-            raise ValueError("method='boxes' sums over trees of few levels: give max_depth.")
+            raise ValueError("method='boxes' sums over trees of few levels: set max_depth.")
         return BoxPosterior(
             design,
             model.prior,
@@ -160,7 +160,7 @@ def suggest(
     bins: int | None,
     budget: Budget,
 ) -> None:
-    """Add to an error what would fit: fewer buckets, or few levels.
+    """Add a suggestion to an error: fewer buckets, or few levels.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def suggest(
     model = make_model(bins)
     if why_no_boxes(model.prior, model.constraints) is None:
         if cheap := budget.levels_of(model, MOST_DEPTH_SUGGESTED):
-            error.suggest(f"max_depth={cheap} would fit with the cuts as they are.")
+            error.suggest(f"max_depth={cheap} would fit with the current cuts.")
 
 
 def exact_within_budget(
@@ -190,8 +190,8 @@ def exact_within_budget(
 ) -> tuple[ExactPosterior | BoxPosterior, str]:
     """Make the exact posterior of a model.
 
-    Of few rows it is the chart where that fits; else boxes, where depth is limited and the budget
-    pays for them.
+    It is the chart for few rows, if that fits; otherwise boxes, if the depth is limited and the
+    budget suffices.
 
     Returns
     -------
@@ -203,7 +203,7 @@ def exact_within_budget(
     Raises
     ------
     TooManySubproblems
-        If neither fits the budget; the message suggests what would.
+        If neither fits the budget; the message suggests a setting that would.
     """
     if method != "auto":
         return exact_of(model, method, budget.subproblems), method
@@ -221,10 +221,10 @@ def exact_within_budget(
 
 
 def estimate_subproblems(model: TreeModel, limit: int = 500_000) -> float:
-    """Estimate how many subproblems a model has.
+    """Estimate the number of subproblems of a model.
 
-    It is by the power law of the last doubling of growing samples of its rows. The estimate only
-    guides a choice: a chart that outgrows its budget is abandoned.
+    The estimate extrapolates the power law of the last doubling of growing samples of its rows. It
+    only guides a choice: a chart that outgrows its budget is abandoned.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def estimate_subproblems(model: TreeModel, limit: int = 500_000) -> float:
     Returns
     -------
     float
-        An estimate; infinity where it is far above ``limit``.
+        An estimate; infinity if it is far above ``limit``.
     """
     design, constraints = model.design, model.constraints
     sizes = design.num_codes.astype(float)
@@ -249,7 +249,7 @@ def estimate_subproblems(model: TreeModel, limit: int = 500_000) -> float:
     size = 16
     while True:
         size = min(size, design.num_rows)
-        # If half the rows take a quarter of the budget, all rows will not fit.
+        # If half the rows need a quarter of the budget, all rows will not fit.
         bound = limit if size == design.num_rows else limit // 4
         try:
             sample = design.take(np.sort(order[:size]))

@@ -1,4 +1,4 @@
-"""What exact posteriors over hard trees have in common, however they sum over trees."""
+"""The interface of exact posteriors over hard trees, however they sum over trees."""
 
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,10 +20,10 @@ class ExactTrees:
     Attributes
     ----------
     prior, leaf, y
-        The model: prior with its numbers resolved, leaf family, targets [n].
+        The model: prior with its hyperparameters resolved, leaf family, targets [n].
     """
 
-    bytes_a_row: ClassVar[int] = 0  # mixtures take little but codes, and cut rows by their kinds
+    bytes_a_row: ClassVar[int] = 0  # mixtures use little but codes, and divide rows by their kinds
 
     prior: TreePrior
     leaf: Leaf
@@ -47,22 +47,22 @@ class ExactTrees:
 
     @cached_property
     def split_inclusion(self) -> np.ndarray:
-        """Probability that a tree splits on each feature at all, float64 [d].
+        """Return the probability that a tree splits on each feature at all, float64 [d].
 
-        One minus the share of the sum over trees that remains without the feature.
+        This is one minus the share of the sum over trees that remains without the feature.
         """
         return _less_share(self._log_without(True), self.log_partition)
 
     @cached_property
     def prior_inclusion(self) -> np.ndarray:
-        """Probability that a tree of the prior splits on each feature, float64 [d]."""
+        """Return the probability that a tree of the prior splits on each feature, float64 [d]."""
         return _less_share(self._log_without(False), self.log_prior_normaliser)
 
     def rule_inclusion(self) -> list[tuple[int, float, float]]:
         """List rules with their expected number of uses, as (feature, threshold, expectation).
 
-        In order of expectation; rules that no posterior tree uses are left out. If a tree can use a
-        rule only once, the expectation is a probability.
+        Rules are in order of expectation; those that no posterior tree uses are omitted. If a tree
+        can use a rule only once, the expectation is a probability.
         """
         feature, threshold, uses = self._rule_uses()
         order = np.argsort(-uses, kind="stable")
@@ -71,9 +71,9 @@ class ExactTrees:
     def k_best(self, k: int) -> RankedTrees:
         """List the k trees of greatest posterior probability, or all if there are fewer.
 
-        Under a prior that counts partitions they are over partitions, at full weight. Trees that
-        differ only by the cut inside a gap are one entry: they are ranked by the log joint of one
-        such tree, and have the probability of all.
+        Under a prior that counts partitions, entries are partitions with their full weight. Trees
+        that differ only by the cut inside a gap are one entry, ranked by the log joint of one such
+        tree, with the probability of all.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class ExactTrees:
     def sample(self, rng_key: jax.Array, *, chains: int = 4, draws: int = 250) -> Posterior:
         """Draw trees i.i.d. from the posterior, with statistics for predictions and diagnostics.
 
-        The draws are independent; they are laid out as chains for the tools for samplers.
+        The draws are independent; they are arranged in chains for diagnostics.
         """
         _require_draws(chains * draws)
         trees, statistics, log_joint, log_likelihood = self._draw(rng_key, chains * draws)
@@ -116,7 +116,7 @@ class ExactTrees:
 
 
 def _less_share(log_part: np.ndarray, log_whole: float) -> np.ndarray:
-    """One minus the share of parts in a sum; no part is more than all of it, but for rounding."""
+    """Return one minus the share of parts in a sum; up to rounding, no part exceeds the sum."""
     return 0.0 - np.expm1(np.minimum(log_part - log_whole, 0.0))
 
 

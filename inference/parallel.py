@@ -1,13 +1,13 @@
-"""Independent tasks over the workers of joblib: processes of this machine, or of a dask cluster.
+"""Independent tasks on joblib's workers: processes of this machine, or of a dask cluster.
 
-Where neither ``n_jobs`` nor a `joblib.parallel_config` asks for workers, tasks run in threads of
-this process, dealt to JAX's devices if there are several. A task depends on its arguments alone,
+If neither ``n_jobs`` nor a `joblib.parallel_config` requests workers, tasks run in threads of this
+process, distributed over JAX's devices if there are several. A task depends on its arguments alone,
 and a worker computes it in one thread. So results have the same bits with every backend and any
 number of workers or devices.
 
-What tasks share is written to one array of bytes, which is not sent with each task: dask sends it
-to each worker, loky maps it into memory. A worker keeps what it has read, and what JAX has compiled
-for it.
+Shared arguments are written to one array of bytes, which is not sent with each task: dask sends it
+to each worker, loky maps it into memory. A worker caches the arguments that it has read, and the
+functions that JAX compiled.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from joblib.parallel import get_active_backend
 
 from bdtppl.models.arrays.threads import as_worker, in_threads, is_worker, num_threads
 
-_SAME = ("bdtppl", "jax", "jaxlib")  # packages that decide the bits of results
-_TRIES = 3  # of tasks whose workers were lost
-_MOST_ARGUMENTS_KEPT = 4  # sets of shared arguments that a process keeps
+_SAME = ("bdtppl", "jax", "jaxlib")  # packages that determine the bits of results
+_TRIES = 3  # attempts of tasks whose workers were lost
+_MOST_ARGUMENTS_KEPT = 4  # sets of shared arguments that a process caches
 _SCHEDULER_TIMEOUT = 10  # seconds for a scheduler to answer
 
-_same: set[tuple[str, str]] = set()  # clients and workers, of which this has been checked
+_same: set[tuple[str, str]] = set()  # tested clients and workers
 _arguments_read: OrderedDict[str, tuple[Callable, tuple]] = OrderedDict()
 _reading = Lock()
 
@@ -48,12 +48,12 @@ class WorkersLost(ConnectionError):
 
 @contextmanager
 def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None]:
-    """Let what is called in the block use workers.
+    """Use workers for calls in the block.
 
     Parameters
     ----------
     n_jobs
-        Number of workers, as joblib has it: -1 for one for each core; None for what is set outside.
+        Number of workers, as in joblib: -1 for one per core; None for the active setting.
     dask
         Address of a dask scheduler, whose workers compute; None for none.
 
@@ -74,7 +74,7 @@ def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None
         from distributed import Client
     except ImportError:
         raise ValueError(
-            "Workers of a cluster need dask: run `python -m pip install 'bdtppl[dask]'`."
+            "A dask cluster requires dask: run `python -m pip install 'bdtppl[dask]'`."
         ) from None
     try:
         client = Client(dask, set_as_default=False, timeout=_SCHEDULER_TIMEOUT)
@@ -85,7 +85,7 @@ def workers(n_jobs: int | None = None, dask: str | None = None) -> Iterator[None
 
 
 def num_workers() -> int:
-    """Count the workers that `fan_out` would use; 1 where tasks stay in this process.
+    """Count the workers that `fan_out` would use; 1 if tasks stay in this process.
 
     Raises
     ------
@@ -100,14 +100,14 @@ def num_workers() -> int:
             return backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
     except TimeoutError:
         raise WorkersLost(
-            "The dask cluster has no worker: start some by `dask worker ADDRESS`."
+            "The dask cluster has no worker: start some with `dask worker ADDRESS`."
         ) from None
 
 
 def num_at_once() -> int:
     """Count the tasks that `fan_out` would compute at a time.
 
-    What keeps checkpoints hands on so many tasks, keeps their results, and goes on.
+    Code with checkpoints submits this many tasks, stores their results, and continues.
     """
     number = num_workers()
     return max(num_threads(), len(_devices())) if number == 1 else number
@@ -128,21 +128,21 @@ def fan_out(
     function
         Called as ``function(*shared, *item)``; its result depends on these arguments alone.
     items
-        Arguments that each task has for itself; they travel with it.
+        Separate arguments of each task; they are sent with it.
     shared
         Arguments of all tasks, such as data and settings.
     most_threads
-        Most threads where there are no workers; one for each core by default.
+        Most threads if there are no workers; one for each core by default.
     has_shares
-        Whether the function itself uses `in_shares`: where there are workers, tasks then come one
-        after another, and each of them uses all workers.
+        Whether the function itself uses `in_shares`: with workers, tasks then run one after
+        another, and each of them uses all workers.
 
     Raises
     ------
     ValueError
         If a worker has another version of bdtppl or JAX than this process.
     WorkersLost
-        If the scheduler of a dask cluster was lost, or workers again and again.
+        If the scheduler of a dask cluster was lost, or workers were lost repeatedly.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def fan_out(
             tasks = [delayed(_run_task)(sent, name, _versions(), _portable(item)) for item in items]
             return cast(Any, Parallel)(batch_size=1, pre_dispatch="all")(tasks)
         except _lost(backend) as lost:
-            num_workers()  # raises where the scheduler does not answer
+            num_workers()  # raises if the scheduler does not answer
             error = lost
     raise WorkersLost(
         f"Workers were lost {_TRIES} times in the same tasks; they may lack memory."
@@ -183,8 +183,8 @@ def in_shares(function: Callable, arrays: tuple, *, shared: tuple = ()) -> Any:
     ----------
     function
         Called as ``function(*shared, *share)``; returns arrays, or nests of them. An entry of their
-        first axis depends on that entry of the share alone. Without workers there is one share, of
-        which the function may compute parts in threads.
+        first axis depends on that entry of the share alone. Without workers there is one share,
+        whose parts the function may compute in threads.
     arrays
         Arrays, or nests of them, whose first axes are equally long.
     shared
@@ -202,12 +202,12 @@ def in_shares(function: Callable, arrays: tuple, *, shared: tuple = ()) -> Any:
 
 
 def _active() -> tuple[Any, int | None]:
-    """Look up the backend of joblib that is in force, and its number of workers."""
+    """Return joblib's active backend, and its number of workers."""
     return cast(Any, get_active_backend())
 
 
 def _sent(backend: Any, written: np.ndarray) -> Any:
-    """Send bytes to all workers of a dask cluster; it gives tasks to those that have them."""
+    """Send bytes to all workers of a dask cluster, which assigns tasks to those that have them."""
     client = getattr(backend, "client", None)
     return written if client is None else client.scatter(written, broadcast=True, hash=False)
 
@@ -221,7 +221,7 @@ def _on_device(function: Callable, shared: tuple, item: tuple, devices: list, nu
 
 
 def _devices() -> list:
-    """List the devices that tasks are dealt to; none in a worker, or where one has been chosen."""
+    """List the devices of tasks; none in a worker, or if one has been chosen."""
     is_chosen = is_worker() or cast(Any, jax.config).jax_default_device is not None
     return [] if is_chosen else jax.local_devices()
 
@@ -243,7 +243,7 @@ def _run_task(written: np.ndarray, name: str, versions: dict[str, str], item: tu
 
 
 def _portable(tree: Any) -> Any:
-    """Make arrays of NumPy, which keep double precision on their way, of JAX's, which may not."""
+    """Convert JAX's arrays to NumPy, which preserves double precision in transit."""
 
     def made(leaf: Any) -> Any:
         is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -264,7 +264,7 @@ def _require_same(backend: Any) -> None:
         return
     with _reaching(backend):
         new = [each for each in client.nthreads() if (client.id, each) not in _same]
-    # By the standard library alone: a worker may lack this module.
+    # Standard library only, because a worker may lack this module.
     for package, own in _versions().items() if new else ():
         with _reaching(backend):
             answers = client.run(version, package, workers=new, on_error="return")
@@ -285,7 +285,7 @@ def _unlike(who: str, found: dict[str, str], own: dict[str, str]) -> ValueError:
 
 
 def _lost(backend: Any) -> tuple[type[BaseException], ...]:
-    """List what joblib raises where workers are lost."""
+    """List the errors that joblib raises if workers are lost."""
     kinds = CancelledError, BrokenProcessPool
     if not hasattr(backend, "client"):
         return kinds
@@ -296,7 +296,7 @@ def _lost(backend: Any) -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def _reaching(backend: Any) -> Iterator[None]:
-    """Raise WorkersLost where the scheduler of a dask cluster does not answer in the block."""
+    """Raise WorkersLost if the scheduler of a dask cluster does not answer in the block."""
     client = getattr(backend, "client", None)
     if client is None:
         yield
@@ -309,6 +309,6 @@ def _reaching(backend: Any) -> Iterator[None]:
         if isinstance(error, TimeoutError) and client.status == "running":
             raise  # there is no worker
         raise WorkersLost(
-            "The dask scheduler was lost. Start it and its workers again, and fit again: a fit "
-            "with a checkpoint goes on from there."
+            "The dask scheduler was lost. Restart it and its workers, and repeat the fit: a fit "
+            "with a checkpoint resumes."
         ) from error

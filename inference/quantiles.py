@@ -1,4 +1,4 @@
-"""Quantiles of many laws at once: Newton's method inside brackets, else halving."""
+"""Quantiles of many distributions at once: bracketed Newton's method, or bisection."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import numpy as np
 
 MOST_WIDENINGS = 60  # of a bracket, each at least twofold
 _MOST_STEPS = 100
-_PRECISION = 1e-13  # of the probability at a quantile
+_PRECISION = 1e-13  # tolerance of the probability at a quantile
 
 
 def require_cdf(cdf: np.ndarray, law: str) -> np.ndarray:
@@ -23,10 +23,10 @@ def require_cdf(cdf: np.ndarray, law: str) -> np.ndarray:
 
 
 def no_bracket(probabilities, law: str) -> ValueError:
-    """Make the error for quantiles that no bracket holds."""
+    """Make the error for quantiles without a bracket."""
     return ValueError(
-        f"No bracket holds the quantiles {list(probabilities)} of {law}: its cdf must rise from 0 "
-        f"to 1."
+        f"The quantiles {list(probabilities)} of {law} cannot be bracketed: its cdf must rise from "
+        "0 to 1."
     )
 
 
@@ -37,13 +37,13 @@ def solve(
     high: np.ndarray,
     start: np.ndarray,
 ) -> np.ndarray:
-    """Solve cdf(value) = probability for k laws.
+    """Solve cdf(value) = probability for k distributions.
 
     Parameters
     ----------
     law
-        From the numbers of some laws, int [a], and a value for each to their cdfs and densities,
-        float64 [a] each. Where a density is 0 the bracket is halved.
+        Function of the numbers of some distributions, int [a], and a value for each; returns their
+        cdfs and densities, float64 [a] each. The bracket is halved if a density is 0.
     probability
         In (0, 1).
     low, high
@@ -81,12 +81,13 @@ def solve_counts(
     low: np.ndarray,
     high: np.ndarray,
 ) -> np.ndarray:
-    """Find the least whole number with cdf(number) >= probability for k laws of whole numbers.
+    """Find the least integer with cdf(number) >= probability for k discrete distributions.
 
     Parameters
     ----------
     cdf
-        From the numbers of all laws, int [k], and a value for each to their cdfs, float64 [k].
+        Function of the numbers of all distributions, int [k], and a value for each; returns their
+        cdfs, float64 [k].
     probability
         In (0, 1).
     low, high

@@ -9,18 +9,18 @@ priors then cancel, and a jump from topology m to m' is accepted with probabilit
 L the likelihood, p the prior of topologies and q the probabilities of `topology.neighbours`.
 
 A jump may try several draws of the new parameters and choose among them by likelihood. The mean of
-their likelihoods then stands for that of the larger tree in the ratio. On the way back the current
-parameters are one of the tries (Liu, Liang and Wong 2000). This too leaves the posterior invariant.
+their likelihoods then replaces that of the larger tree in the ratio, and the current parameters are
+one of the tries in the reverse jump (Liu, Liang and Wong 2000). This also leaves the posterior
+invariant.
 
-Within a topology NUTS moves the parameters. Step size and masses of a topology are adapted once, by
+NUTS moves the parameters within a topology. Step size and masses of a topology are adapted once, by
 the warm-up of a chain that starts at the prior. They do not depend on the sampler's path, so the
-posterior is exactly invariant. The published scheme adapts NUTS again twice in every iteration,
-before and after the jump, from the sampler's position: this is not exact, and hundreds of times the
-work.
+posterior is exactly invariant. The published scheme re-adapts NUTS twice in every iteration, before
+and after the jump, from the sampler's position: this is not exact, and hundreds of times the work.
 
-Jumps rarely lead out of a poor mode. So chains start at greedy trees, each of other rows. And in
+Jumps rarely leave a poor mode. So chains start at greedy trees, each grown on different rows. In
 the second half of burn-in chains are compared, and chains in modes of negligible mass move to the
-places of others. All draws to use come after that.
+states of others. All draws that are used come after that.
 
 References
 ----------
@@ -55,10 +55,10 @@ from bdtppl.models.soft.topology import Topology, TopologyPrior, neighbours, req
 # Relative probabilities of moves after warm-up in Cochrane et al.'s program.
 JUMPS: Mapping[str, float] = {"grow": 0.2, "prune": 0.2, "stay": 0.6}
 
-# Masses of modes are known to some nats from the correlated draws of a chain that jumps.
+# Masses of modes are estimated up to some nats from the correlated draws of a chain that jumps.
 _NEGLIGIBLE_MASS = 20.0
 _LEAST_STAGE = 20  # iterations between two comparisons of chains
-_LEAST_TRIES = 10  # draws of the prior, of which the best one is taken
+_LEAST_TRIES = 10  # draws of the prior, of which the best one is used
 
 
 class JumpingWalk(NamedTuple):
@@ -67,19 +67,19 @@ class JumpingWalk(NamedTuple):
     Attributes
     ----------
     topologies
-        The topologies that chains were in, t of them.
+        The t topologies that chains visited.
     topology
-        int [chain, draw]; which of these.
+        int [chain, draw]; index of the topology.
     position
         float64 [chain, draw, l]; NaN beyond the coordinates of the topology.
     inputs
-        int [chain, draw, k], -1 beyond its splits; None where splits look along directions.
+        int [chain, draw, k], -1 beyond its splits; None if splits use directions.
     log_joint
         float64 [chain, draw]; log of prior (with that of the topology), Jacobian and likelihood.
     is_accepted
         bool [chain, draw]; whether the draw is in another topology than the one before.
     ancestors
-        int [chain]; the chain that each one was before it went where others were.
+        int [chain]; ancestor of each chain before relocations.
     """
 
     topologies: list[Topology]
@@ -92,7 +92,7 @@ class JumpingWalk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a chain is; the log density is that of prior, Jacobian and likelihood."""
+    """State of a chain; the log density is that of prior, Jacobian and likelihood."""
 
     topology: Topology
     position: np.ndarray
@@ -103,12 +103,12 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class RJHMC:
-    """Settings of the sampler, and its use.
+    """Settings of the sampler, and its methods.
 
     Attributes
     ----------
     sampler
-        NUTS; every visited topology has one warm-up, in the published scheme every move.
+        NUTS; it warms up once in every visited topology, in the published scheme for every move.
     topology_prior
         p(m).
     moves
@@ -116,15 +116,15 @@ class RJHMC:
     max_splits
         Most splits; None for no limit.
     published
-        Whether NUTS is adapted again in every iteration; inexact.
+        Whether NUTS is re-adapted in every iteration; inexact.
     start
-        Where chains start: "greedy" for greedy trees, each of rows drawn with replacement (see
-        `bdtppl.inference.soft.greedy_start`); "prior" for the best of some draws of the prior.
+        Initial states of chains: "greedy" for greedy trees, each of rows drawn with replacement
+        (see `bdtppl.inference.soft.greedy_start`); "prior" for the best of some prior draws.
     restarts
-        How often, at most, chains in modes of negligible mass move to the places of others in the
-        second half of burn-in; there are at least 20 iterations between.
+        Most relocations of chains in modes of negligible mass to states of others in the second
+        half of burn-in, at least 20 iterations apart.
     tries
-        Draws of new parameters that a jump chooses from; 1 in the published scheme.
+        Number of draws of new parameters that a jump chooses from; 1 in the published scheme.
 
     Examples
     --------
@@ -183,12 +183,12 @@ class RJHMC:
         x, y
             Inputs float [N, d], scaled to [0, 1], and targets [N].
         hard_inputs
-            HMC-DF, where each split looks at one input; default HMC-DFI.
+            Whether each split uses one input (HMC-DF); default HMC-DFI.
         chains
             Number of chains.
         burn_in, draws
-            Draws of each, all of them kept, those of burn-in first: they depend on where chains
-            start and, where chains are restarted, on each other.
+            Draws of each chain, all of them kept, with burn-in first. Burn-in draws depend on the
+            starts and, if chains are relocated, on each other.
         """
         given: Any = {"chains": chains, "burn_in": burn_in, "draws": draws}
         walks = JumpingChains(self, model, x, y, hard_inputs=hard_inputs, **given)
@@ -196,16 +196,16 @@ class RJHMC:
 
 
 class JumpState(NamedTuple):
-    """Chains on their way.
+    """State of running chains.
 
     Attributes
     ----------
     rng_key
-        Key of the whole.
+        Key of the whole run.
     path
-        Places [iteration + 1][chain], the first of them the starts.
+        Places [iteration + 1][chain], starting with the initial ones.
     rng_states
-        Of each chain's generator of random numbers.
+        State of each chain's random number generator.
     ancestors
         int [chain]; see `JumpingWalk`.
     """
@@ -233,7 +233,7 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
     weights: np.ndarray | None = None
 
     def _moves(self, rng_key: jax.Array) -> "_Moves":
-        """Return what moves the chains of a key; it knows how NUTS is tuned."""
+        """Return the moves of chains for a key, with NUTS tuned so far."""
         words = tuple(np.asarray(jax.random.key_data(rng_key)).tolist())
         if self.__dict__.get("_moved_by", (None,))[0] != words:
             given = self.model, self.x, self.y, self.hard_inputs, self.weights
@@ -242,7 +242,7 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
 
     @in_float64
     def start(self, rng_key: jax.Array) -> JumpState:
-        """Begin each chain at a greedy tree, or in a topology of the prior."""
+        """Start each chain at a greedy tree, or in a topology of the prior."""
         moves = self._moves(rng_key)
         words = np.asarray(jax.random.key_data(moves.key_chains)).tolist()
         rngs = [np.random.default_rng([*words, chain]) for chain in range(self.chains)]
@@ -254,12 +254,12 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
         return len(state.path) - 1, self.burn_in + self.draws
 
     def lengths(self, state: JumpState) -> dict[str, tuple[int, int]]:
-        """List the draws that were made, and those that are asked for."""
+        """List the draws made and requested."""
         return {"draws": (len(state.path) - 1 - self.burn_in, self.draws)}
 
     @in_float64
     def advance(self, state: JumpState) -> JumpState:
-        """Move each chain once, and chains that are stuck to the places of others."""
+        """Move each chain once, and relocate stuck chains to the states of others."""
         moves, ancestors = self._moves(state.rng_key), state.ancestors
         rngs = _generators(state.rng_states)
         path = [*state.path, moves.iterate(rngs, state.path[-1])]
@@ -271,11 +271,11 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
         return JumpState(state.rng_key, path, _states_of(rngs), ancestors)
 
     def result(self, state: JumpState) -> JumpingWalk:
-        """Return all draws so far, those of burn-in among them."""
+        """Return all draws so far, including burn-in."""
         return self._moves(state.rng_key).written(state.path, state.ancestors)
 
     def to_arrays(self, state: JumpState) -> dict[str, np.ndarray]:
-        """Name what a walk goes on from; places are of as many sizes as topologies."""
+        """Return the arrays of a state by name; places have as many sizes as topologies."""
         places = [place for places in state.path for place in places]
         codes = sorted({place.topology.code for place in places})
         order = {code: number for number, code in enumerate(codes)}
@@ -294,7 +294,7 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
         return arrays
 
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> JumpState:
-        """Read a state back."""
+        """Read a stored state."""
         density = self._moves(rng_key).density
         topologies = [Topology(str(code)) for code in arrays["codes"]]
         met = [topologies[number] for number in arrays["topology"].ravel().tolist()]
@@ -309,7 +309,7 @@ class JumpingChains(Inference[JumpState, JumpingWalk]):
         ]
         width, ancestors = self.chains, arrays["ancestors"]
         if ancestors.shape != (width,) or arrays["topology"].shape[1:] != (width,):
-            raise ValueError("it is of another number of chains")
+            raise ValueError("it has another number of chains")
         rng_states = [json.loads(str(each)) for each in arrays["rng_states"]]
         path = [places[first : first + width] for first in range(0, len(met), width)]
         return JumpState(rng_key, path, _states_of(_generators(rng_states)), ancestors)
@@ -327,7 +327,7 @@ def _states_of(rngs: list[np.random.Generator]) -> list[Any]:
 
 
 class _Moves:
-    """What moves the chains of one run, with how NUTS is tuned to the topologies that they met."""
+    """The moves of one run, with NUTS tuned to the topologies visited so far."""
 
     def __init__(self, settings: RJHMC, rng_key, model, x, y, hard_inputs: bool, weights=None):
         self.settings, self.given, self.hard_inputs = settings, (model, x, y), hard_inputs
@@ -353,10 +353,10 @@ class _Moves:
         )
 
     def sources(self, rngs, path: list[list[_Place]]) -> np.ndarray:
-        """Choose the chains to go on from: themselves, or others where they are stuck.
+        """Choose the chains to continue from: themselves, or others if they are stuck.
 
-        A chain is stuck whose draws are in a mode of negligible mass, unless it has just come to
-        where targets are as likely as for the best chain.
+        A chain is stuck if its draws are in a mode of negligible mass, unless its current
+        likelihood is already as high as that of the best chain.
         """
         masses = np.array([self._log_mass(places) for places in zip(*path, strict=True)])
         masses[np.isnan(masses)] = -np.inf
@@ -370,9 +370,10 @@ class _Moves:
         return sources
 
     def _log_mass(self, places: Sequence[_Place]) -> float:
-        """Estimate the log posterior mass of the mode that the draws of a chain are in.
+        """Estimate the log posterior mass of the mode of a chain's draws.
 
-        It is that of the mode's part in the topology met most often, over the share of that part.
+        It is the mass of the mode's part in the most frequent topology, over the share of that
+        part.
         """
         [(topology, number)] = Counter(place.topology for place in places).most_common(1)
         if number < 2:
@@ -388,7 +389,7 @@ class _Moves:
         return log_mass + self.settings.topology_prior.log_prob(topology) - np.log(share)
 
     def _tuned(self, topology: Topology) -> Chains:
-        """Return a chain with NUTS tuned to a topology, whatever the walk has done."""
+        """Return a chain with NUTS tuned to a topology, independently of the walk."""
         key = jax.random.fold_in(self.key_tuning, int("1" + topology.code, 2) % 2**31)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
         position, inputs = jax.tree.map(lambda a: a[None], self._drawn(rng, topology))
@@ -399,11 +400,11 @@ class _Moves:
         return self.settings.sampler.warm_up(key, *given, chain)[0]
 
     def _drawn(self, rng, topology: Topology) -> tuple[np.ndarray, np.ndarray | None]:
-        """Draw parameters from the prior some times, and take those of the greatest likelihood."""
+        """Draw parameters from the prior repeatedly; return those of the greatest likelihood."""
         density, tries = self.density(topology.num_splits), max(self.settings.tries, _LEAST_TRIES)
         values, inputs = density.draw_prior(rng, tries)
         tried = np.array(_positions(density, values, tries)), inputs
-        # Where splits are soft more of these draws can be told apart.
+        # Soft splits distinguish more of these draws.
         log_likelihoods = self._log_likelihoods(topology, *tried, self.settings.sampler.h_init)
         best = int(log_likelihoods.argmax())
         if log_likelihoods[best] == -np.inf:
@@ -411,7 +412,7 @@ class _Moves:
         return jax.tree.map(lambda a: a[best], tried)
 
     def started(self, rngs) -> list[_Place]:
-        """Begin each chain at a greedy tree, or in a topology of the prior."""
+        """Start each chain at a greedy tree, or in a topology of the prior."""
         begin = {"greedy": self._at_greedy_tree, "prior": self._at_prior}[self.settings.start]
         return [begin(rng) for rng in rngs]
 
@@ -430,7 +431,7 @@ class _Moves:
         return place if np.isfinite(place.log_density) else self._at_prior(rng)
 
     def _at_prior(self, rng) -> _Place:
-        """Begin in a topology of the prior, at the best of some draws."""
+        """Start in a topology of the prior, at the best of some draws."""
         topology = self.settings.topology_prior.sample(rng, max_splits=self.settings.max_splits)
         return self._scored(topology, *self._drawn(rng, topology))
 
@@ -444,7 +445,7 @@ class _Moves:
         return proposal if np.log(rng.random()) < log_ratio else place
 
     def _published_iteration(self, rngs, places: list[_Place]) -> list[_Place]:
-        """Move, jump, move again, and accept or reject all of it by the jump's ratio."""
+        """Move, jump, move again, and accept or reject the sequence by the jump's ratio."""
         before = self._moved(rngs, places)
         jumps = [self._proposed(rng, place) for rng, place in zip(rngs, before, strict=True)]
         after = self._moved(rngs, [proposal for proposal, _ in jumps])
@@ -454,7 +455,7 @@ class _Moves:
         ]
 
     def _proposed(self, rng, place: _Place) -> tuple[_Place, float]:
-        """Propose a neighbour and its parameters, with the log of the ratio to accept it by."""
+        """Propose a neighbour and its parameters, with the log acceptance ratio."""
         old, ways = place.topology, self.ways(place.topology)
         new = list(ways)[rng.choice(len(ways), p=list(ways.values()))]
         if new == old:
@@ -462,7 +463,7 @@ class _Moves:
         grows, tries = new.num_splits > old.num_splits, self.settings.tries
         smaller = place if grows else self._scored(new, *self._pruned(place, new))
         larger = new if grows else old
-        if grows or tries > 1:  # the current parameters are one of the tries on the way back
+        if grows or tries > 1:  # the current parameters are one of the tries in the reverse jump
             tried = self._grown(rng, smaller, larger, tries)  # always as many: one compiled shape
             h = self.settings.sampler.h_final
             log_likelihoods = self._log_likelihoods(larger, *tried, h)
@@ -477,12 +478,12 @@ class _Moves:
         gain = np.logaddexp.reduce(log_likelihoods) - np.log(tries) - smaller.log_likelihood
         prior = self.settings.topology_prior
         log_ratio = prior.log_prob(new) - prior.log_prob(old) + (gain if grows else -gain)
-        with np.errstate(divide="ignore"):  # there may be no way back
+        with np.errstate(divide="ignore"):  # there may be no reverse jump
             log_ratio += np.log(self.ways(new).get(old, 0.0)) - np.log(ways[new])
         return proposal, log_ratio
 
     def _pruned(self, place: _Place, new: Topology) -> tuple[np.ndarray, np.ndarray | None]:
-        """Drop the parameters that a smaller neighbour has not."""
+        """Drop the parameters that a smaller neighbour lacks."""
         in_smaller, in_larger, splits = self.shared(new, place.topology)
         position = np.empty(self.density(new.num_splits).size, place.position.dtype)
         position[in_smaller] = place.position[in_larger]
@@ -491,7 +492,7 @@ class _Moves:
     def _grown(
         self, rng, place: _Place, new: Topology, number: int
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Carry parameters to a larger neighbour; draw new ones from the prior, some times."""
+        """Extend parameters to a larger neighbour; draw new ones from the prior, some times."""
         density = self.density(new.num_splits)
         values, inputs = density.draw_prior(rng, number)
         position = np.array(_positions(density, values, number))
@@ -502,7 +503,7 @@ class _Moves:
         return position, inputs
 
     def _log_likelihoods(self, topology: Topology, position, inputs, sharpness) -> np.ndarray:
-        """Log likelihoods at some positions; -inf where float64 cannot tell them."""
+        """Return log likelihoods at some positions; -inf if float64 cannot represent them."""
         density = self.density(topology.num_splits)
         found = np.asarray(_likelihoods_of(density, position, topology.paths, sharpness, inputs))
         is_known = np.isfinite(position).all(axis=1) & ~np.isnan(found)
@@ -510,7 +511,7 @@ class _Moves:
 
     def _scored(self, topology: Topology, position, inputs) -> _Place:
         density, h = self.density(topology.num_splits), self.settings.sampler.h_final
-        position = np.asarray(position, np.float64)  # those of NUTS are of single precision
+        position = np.asarray(position, np.float64)  # those of NUTS are in single precision
         scores = _scores(density, position, topology.paths, h, inputs)
         return _Place(topology, position, inputs, *map(float, scores))
 
@@ -541,7 +542,7 @@ class _Moves:
         return moved
 
     def written(self, path: list[list[_Place]], ancestors: np.ndarray) -> JumpingWalk:
-        """Turn places [draw + 1][chain], the first of them the starts, into arrays."""
+        """Convert places [draw + 1][chain], starting with the initial ones, to arrays."""
         by_chain = list(zip(*path, strict=True))
         draws = [place for chain in by_chain for place in chain[1:]]
         topologies = sorted({place.topology for place in draws})
@@ -575,9 +576,9 @@ class _Moves:
 
 
 def _parted(array: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    """Part an array into arrays of given sizes."""
+    """Split an array into arrays of given sizes."""
     if array.shape != (sum(sizes),):
-        raise ValueError("the sizes of its arrays do not fit together")
+        raise ValueError("the sizes of its arrays are inconsistent")
     return np.split(array, np.cumsum(sizes)[:-1])
 
 
@@ -610,7 +611,7 @@ def _shared(
 
 
 def _entropy(values: np.ndarray) -> float:
-    """Entropy of the frequencies of values, nats."""
+    """Return the entropy of the frequencies of values, in nats."""
     counts = np.unique(values, return_counts=True)[1]
     return float(-np.log(counts / counts.sum()) @ counts / counts.sum())
 
@@ -622,25 +623,25 @@ def _draw_by_weight(rng, log_weights: np.ndarray) -> int:
     return int(rng.choice(len(weights), p=weights / total)) if total > 0 else 0
 
 
-# Each number of splits compiles these anew, which takes longer than they run.
+# Each number of splits recompiles these, which takes longer than they run.
 _jit_lightly = partial(jax.jit, compiler_options=COMPILED_LIGHTLY)
 
 
 @partial(_jit_lightly, static_argnames="number")
 def _positions(density: SoftDensity, parameters: dict[str, Any], number: int) -> jax.Array:
-    """Positions [number, size]; a tree of one leaf may have no parameters at all."""
+    """Return positions [number, size]; a tree of one leaf may have no parameters at all."""
     return jax.vmap(density.position, axis_size=number)(parameters)
 
 
 @_jit_lightly
 def _likelihoods_of(density: SoftDensity, position, paths, sharpness, inputs) -> jax.Array:
-    """Log likelihoods at some positions."""
+    """Return log likelihoods at some positions."""
     return jax.vmap(lambda own, at: _both(density, own, paths, sharpness, at)[0])(position, inputs)
 
 
 @_jit_lightly
 def _scores(density: SoftDensity, position, paths, sharpness, inputs) -> tuple[Any, Any]:
-    """Log likelihood and log density."""
+    """Return the log likelihood and log density."""
     return _both(density, position, paths, sharpness, inputs)
 
 

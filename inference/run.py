@@ -1,8 +1,8 @@
 """The one loop that runs inferences: progress, time limits, checkpoints and interruption.
 
-An inference is an object that knows its model and settings, and holds no state. Its states are
-pytrees of arrays and plain numbers, each of which holds all that the rest of the run depends on. So
-a run may stop after any chunk of work, and goes on from the state that was kept to the same bits.
+An inference is an object with a model and settings, and no state. Its states are pytrees of arrays
+and plain numbers, each of which determines the rest of the run. So a run may stop after any chunk
+of work and resume from the stored state; the result has the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,50 +22,50 @@ AnyResult = TypeVar("AnyResult")
 MOST_EXTENSIONS = 60
 """How often chains may be told to go on; each time doubles what they have done."""
 
-_TOLD_AFTER = 1.0  # seconds of running after which the time left is told
+_TOLD_AFTER = 1.0  # seconds of running after which the remaining time is reported
 
 
 class Inference(Generic[AnyState, AnyResult]):
-    """What `run` asks of an inference.
+    """Interface of the inferences that `run` runs.
 
     Attributes
     ----------
     counts
-        What its steps are called, in the plural.
+        Name of its steps, in the plural.
     """
 
     counts: ClassVar[str] = "steps"
 
     def start(self, rng_key: Any) -> AnyState:
-        """Begin; an axis of no length, such as that of the draws, may grow on the way."""
+        """Return the first state; axes of length 0, such as that of the draws, may grow later."""
         raise NotImplementedError
 
     def advance(self, state: AnyState) -> AnyState:
-        """Do a chunk of work, which depends on the state alone, and leave the state as it was.
+        """Do a chunk of work, which depends on the state alone, and leave the state unchanged.
 
         Independent parts of a chunk go through `bdtppl.inference.parallel.fan_out`.
         """
         raise NotImplementedError
 
     def num_steps(self, state: AnyState) -> tuple[int, int]:
-        """Count the steps that were made, and those of the whole run."""
+        """Count the steps made, and those of the whole run."""
         raise NotImplementedError
 
     def is_done(self, state: AnyState) -> bool:
-        """Tell whether no work is left."""
+        """Return whether no work is left."""
         made, whole = self.num_steps(state)
         return made >= whole
 
     def result(self, state: AnyState) -> AnyResult:
-        """Make the result, also of a run that a time limit has ended; by default the state."""
+        """Return the result, also for a run ended by a time limit; by default the state."""
         return cast(AnyResult, state)
 
     def in_words(self, state: AnyState) -> str:
-        """Say how it goes, beside the number of steps."""
+        """Describe the progress besides the number of steps."""
         return ""
 
     def lengths(self, state: AnyState) -> dict[str, tuple[int, int]]:
-        """List settings that may be raised to go on with a run: what was done, and is asked for."""
+        """List settings that may be raised to extend a run: what was done and is requested."""
         return {}
 
     def to_arrays(self, state: AnyState) -> dict[str, np.ndarray]:
@@ -73,21 +73,21 @@ class Inference(Generic[AnyState, AnyResult]):
         return write_state(state)
 
     def from_arrays(self, rng_key: Any, arrays: Mapping[str, np.ndarray]) -> AnyState:
-        """Read a state back; raises ValueError where the arrays make none."""
+        """Read a stored state; raise ValueError if the arrays are not one."""
         return read_state(self.start(rng_key), arrays)
 
 
 class Progress(NamedTuple):
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes
     ----------
     made, whole
-        Steps that were made, and those of the whole run.
+        Steps made, and those of the whole run.
     words
-        How it goes, in words.
+        Progress in words.
     seconds_left
-        Seconds until the end or the time limit; None as long as they cannot be told.
+        Seconds until the end or the time limit; None until they can be estimated.
     """
 
     made: int
@@ -109,11 +109,11 @@ def run(
     Parameters
     ----------
     inference, rng_key
-        What is run, and what it starts from.
+        The inference, and the key that it starts from.
     time_limit
-        Seconds after which no chunk of work is begun but the first. Compiling is not counted.
+        Seconds after which only the first chunk of work may still begin, without compilation.
     keep
-        Where states are kept, and where the run goes on if one was kept there: what has the
+        Store of states, from which the run resumes if there is one: an object with the methods
         ``resumed``, ``offer`` and ``require_length`` of ``bdtppl.estimators.checkpoints.Run``.
     on_progress
         Called after each chunk.
@@ -141,26 +141,26 @@ def run(
 
 
 def write_state(state: Any) -> dict[str, np.ndarray]:
-    """Write a pytree as named arrays; keys of random numbers as their words."""
+    """Write a pytree as named arrays; random number keys become their words."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): _as_numbers(value) for path, value in leaves}
 
 
 @in_float64
 def read_state(fresh: AnyState, arrays: Mapping[str, np.ndarray]) -> AnyState:
-    """Read a pytree back.
+    """Read a stored pytree.
 
     Parameters
     ----------
     fresh
-        A pytree of the same structure: arrays, or their shapes and types alone, and numbers.
+        A pytree of the same structure: arrays, or only their shapes and types, and numbers.
     arrays
-        What `write_state` gave.
+        Result of `write_state`.
 
     Raises
     ------
     ValueError
-        If an array is missing, or of another type or shape; axes of no length have any length.
+        If an array is missing, or has another type or shape; axes of length 0 have any length.
     """
 
     def read(path: Any, own: Any) -> Any:
@@ -171,7 +171,7 @@ def read_state(fresh: AnyState, arrays: Mapping[str, np.ndarray]) -> AnyState:
         if not (fits and all(n in (0, given.shape[i]) for i, n in enumerate(like.shape))):
             words = "nothing" if name not in arrays else f"{given.dtype} {given.shape}"
             raise ValueError(
-                f"The checkpoint is of another problem or of other settings: {name} must be "
+                f"The checkpoint is from another problem or other settings: {name} must be "
                 f"{like.dtype} {like.shape}; got {words}."
             )
         if isinstance(own, bool | int | float):

@@ -1,9 +1,9 @@
-"""Functions of numbers that are computed in float64, whatever the precision of the caller.
+"""Functions that are computed in float64, whatever the precision of the caller.
 
-Value and slopes are computed together, in a scope of their own, by the rule of a custom derivative
-that is linear in the tangents. So they work under an outer float32 trace, in forward and reverse
-mode, and return no float64. JAX may batch what was traced when the scope is closed: batches have a
-rule of their own, which opens it again.
+Value and slopes are computed together, in a separate scope, by a custom derivative rule that is
+linear in the tangents. So they work under an outer float32 trace, in forward and reverse mode, and
+return no float64. JAX may batch a traced function after the scope is closed, so a separate batching
+rule reopens it.
 """
 
 from functools import partial
@@ -19,15 +19,15 @@ from jax.flatten_util import ravel_pytree
 def smooth(function, with_slopes=None):
     """Make a function in double precision differentiable in all arguments but the first.
 
-    The rule of its derivative is linear in the tangents, and has a derivative of the same kind.
+    Its derivative rule is linear in the tangents, and has a derivative of the same kind.
 
     Parameters
     ----------
     function
-        Makes a list of arrays of arrays.
+        From arrays to a list of arrays.
     with_slopes
-        Makes the list of the function's arrays and of their derivatives by each argument but the
-        first. Default by forward mode.
+        Returns the function's arrays and their derivatives with respect to each argument but the
+        first. Default: forward mode.
     """
     if with_slopes is None:
         with_slopes = partial(_values_and_slopes, function)
@@ -56,7 +56,8 @@ def _values_and_slopes(function, statistics, *parameters):
     def change(direction):
         return jax.jvp(lambda x: function(statistics, *parted(x)), (vector,), (direction,))[1]
 
-    # One direction at a time: JAX lowers no batch of what the passes scatter in another precision.
+    # One direction at a time, because JAX does not lower batches of the passes' scatters in another
+    # precision.
     changes = lax.map(change, jnp.eye(len(vector), dtype=vector.dtype))
     slopes = [
         jnp.moveaxis(own, 0, -1).reshape(*each.shape[1:], *parameter.shape)
@@ -67,15 +68,15 @@ def _values_and_slopes(function, statistics, *parameters):
 
 
 def _split(changes, parameters):
-    """Part changes [P, ...] by the entries of each parameter."""
+    """Split changes [P, ...] by the entries of each parameter."""
     return jnp.split(changes, np.cumsum([p.size for p in parameters])[:-1])
 
 
 def in_double_scope(function):
-    """Run a function in double precision, also where JAX batches it after the fact.
+    """Run a function in double precision, even if JAX batches it later.
 
-    It makes a list of arrays of arrays. Elements of a batch come one after the other, so that
-    memory stays that of one.
+    It maps arrays to a list of arrays. Elements of a batch are processed one after the other, so
+    that memory is that of one.
     """
 
     @jax.custom_batching.custom_vmap

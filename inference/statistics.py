@@ -4,7 +4,7 @@ import numpy as np
 
 
 def effective_sample_size(weights: np.ndarray) -> float:
-    """Count the equally weighted draws that weighted ones are worth (Kish 1965).
+    """Return the effective sample size of weighted draws (Kish 1965).
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Distribution functions of many Student-t laws, from tables by their degrees of freedom.
+"""Distribution functions of many Student-t distributions, from tables by degrees of freedom.
 
-The tail beyond ``|z|`` is tabulated, with two derivatives, in a variable in which it is smooth:
-z / sqrt(1 + z^2 / df), which is nearly z, from 16 degrees of freedom on; below, where tails are
-long, the fourth root of ``1 - |z| / sqrt(df + z^2)`` (below 2, the eighth). Quintic Hermite
-interpolation between 512 points errs by less than 1e-12. From 5,000 degrees of freedom on laws are
-normal in a transformed z.
+The tail beyond ``|z|`` is tabulated, with two derivatives, in a variable in which it is smooth.
+From 16 degrees of freedom on this is z / sqrt(1 + z^2 / df), which is nearly z; below, for long
+tails, the fourth root of ``1 - |z| / sqrt(df + z^2)`` (below 2, the eighth). Quintic Hermite
+interpolation between 512 points has an error below 1e-12. From 5,000 degrees of freedom on a normal
+distribution in a transformed z is used.
 
 References
 ----------
@@ -22,19 +22,19 @@ from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit
 from bdtppl.models.arrays.threads import in_threads
 
 _POINTS = 512
-_LEAST = 1e-18  # probability of the tail where a table ends
-_SHORT_TAILS = 16.0  # degrees of freedom, from which on z itself is nearly the variable
+_LEAST = 1e-18  # probability of the tail at the end of a table
+_SHORT_TAILS = 16.0  # degrees of freedom from which z itself is nearly the variable
 _NEARLY_NORMAL = 5000.0  # degrees of freedom
-_MIXTURES_AT_ONCE = 64  # mixtures that one thread computes before it takes the next ones
+_MIXTURES_AT_ONCE = 64  # mixtures that one thread computes before the next ones
 
 
 class StudentLaws:
-    """Student-t laws; l of them.
+    """Student-t distributions; l of them.
 
     Parameters
     ----------
     df, loc, scale
-        float64 [l]; infinite degrees of freedom for normal laws.
+        float64 [l]; infinite degrees of freedom for normal distributions.
 
     Examples
     --------
@@ -55,11 +55,11 @@ class StudentLaws:
         self._laws = *of_each, root, start, 1 / step, values
 
     def cdf(self, law: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """CDF of some laws, int [k], at a value each; float64 [k]."""
+        """Return the CDF of some distributions, int [k], at a value each; float64 [k]."""
         return self.mixed(csr_array(eye_array(len(self.df))), law, y)[0]
 
     def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """CDFs of some laws, int [k], at all points, float64 [k, points]."""
+        """Return CDFs of some distributions, int [k], at all points, float64 [k, points]."""
         result = np.empty((len(which), len(points)))
         _all_cdfs(which, np.asarray(points, np.float64), self._laws, result)
         return result
@@ -67,23 +67,23 @@ class StudentLaws:
     def mixed(
         self, weights: csr_array, kinds: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """CDF and density of mixtures.
+        """Return the CDF and density of mixtures.
 
         Parameters
         ----------
         weights
-            Sparse float64 [u, l]; shares of the laws.
+            Sparse float64 [u, l]; weights of the distributions.
         kinds, values
-            Rows of these, int [k], and a value for each.
+            Mixture indices, int [k], and a value for each.
         """
         return self._mixed(weights, kinds, values, wants_distance=False)
 
     def mean_distance(self, weights: csr_array, kinds: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """E|Y - y| of mixtures, as `mixed` takes them, float64 [k]; infinite without a mean."""
+        """Return E|Y - y| of mixtures, as for `mixed`, float64 [k]; infinite without a mean."""
         return self._mixed(weights, kinds, y, wants_distance=True)[1]
 
     def _mixed(self, weights: csr_array, kinds: Any, values: Any, wants_distance: bool) -> Any:
-        """CDF and density of mixtures, or mean distance in its place, float64 [k] each."""
+        """Return the CDF and density of mixtures, or the mean distance, float64 [k] each."""
         cdf, other = np.empty((2, len(kinds)))
         sparse, values = (weights.indptr, weights.indices, weights.data), np.asarray(values, float)
 
@@ -91,7 +91,7 @@ class StudentLaws:
             own = sparse, np.asarray(kinds)[some], values[some], self._laws, wants_distance
             _mix(*own, cdf[some], other[some])
 
-        # Distances are asked once; quantiles over and over, of mixtures with many laws.
+        # Distances are needed once; quantiles repeatedly, for mixtures of many distributions.
         size = max(len(kinds), 1) if wants_distance else _MIXTURES_AT_ONCE
         pieces = [slice(a, a + size) for a in range(0, len(kinds), size)]
         in_threads(mix, pieces, weights.nnz)
@@ -99,9 +99,9 @@ class StudentLaws:
 
 
 def _tabulate_tail(df: float) -> tuple[int, float, float, np.ndarray]:
-    """Tabulate the tail of a law.
+    """Tabulate the tail of a distribution.
 
-    Returns which root of 1 - s is the variable, or 0 where z / sqrt(1 + z^2 / df) is; its first
+    Returns which root of 1 - s is the variable, or 0 if it is z / sqrt(1 + z^2 / df); its first
     point and step; and the tail and its derivatives, times the step, [points, 3].
     """
     if np.isinf(df):
@@ -135,14 +135,14 @@ def _tabulate_tail(df: float) -> tuple[int, float, float, np.ndarray]:
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _law_at(y, j, laws):
-    """Interpolate the cdf of a law, and its density times its scale, at y; and standardise y."""
+    """Interpolate a distribution's cdf, and its density times its scale, at y; standardise y."""
     all_df, loc, scale, table, roots, starts, inverse_steps, tables = laws
     own, df, z = table[j], all_df[j], (y - loc[j]) / scale[j]
     root, start, per_step, values = roots[own], starts[own], inverse_steps[own], tables[own]
     size = min(abs(z), 1e90)  # whose powers are finite
     if root == 0 and df > _NEARLY_NORMAL:
         t, v = size * size, 1.0 / df
-        if t > 100.0:  # nothing is left, and the expansion need not hold
+        if t > 100.0:  # the tail is negligible, and the expansion may be invalid
             return (0.0 if z < 0 else 1.0), 0.0, z
         first, second = (t + 1) / 4, ((13 * t + 8) * t + 3) / 96
         third = (((35 * t + 19) * t + 1) * t - 15) / 384

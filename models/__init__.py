@@ -1,4 +1,4 @@
-"""The ground floor: what a Bayesian tree is (data, trees, leaves, priors, densities)."""
+"""Bayesian tree models: data, trees, leaf families, priors and densities."""
 
 import sys
 
@@ -8,7 +8,7 @@ if __name__ != "bdtppl.models":
         "because every class would then exist twice: write `from bdtppl.models import ...`."
     )
 
-# ArviZ 1 puts off loading NumPyro until a name of it is asked for. If a part of NumPyro is imported
-# before that, NumPyro then lacks names of its own, and `numpyro.factor` fails.
+# ArviZ 1 defers loading NumPyro until one of its names is used. If a part of NumPyro is imported
+# before that, NumPyro lacks some of its own names, and `numpyro.factor` fails.
 if "numpyro" in sys.modules:
     _ = sys.modules["numpyro"].distributions

@@ -20,7 +20,7 @@ def require_choice(name: str, value: Any, known: Collection[str]) -> None:
 
 
 def require_integer(name: str, value: Any, least: float = 1, or_none: str = "") -> None:
-    """Raise ValueError unless an argument is an integer that is not too small.
+    """Raise ValueError unless an argument is an integer that is large enough.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Constraints on trees.
 
-Constraints remove rules from a node before the prior weighs the rest, so a prior that normalises
+Constraints remove rules from a node before the prior weights the others, so a prior that normalises
 over available rules stays normalised.
 
 References
@@ -19,25 +19,25 @@ import numpy as np
 from bdtppl.models.arguments import require_integer
 from bdtppl.models.hard.path_memory import MOST_BITS, PathMemory
 
-FUNCTIONS = ("allows_rule", "allows_path", "allows_tree")  # constraints that are no data
+FUNCTIONS = ("allows_rule", "allows_path", "allows_tree")  # constraints that are functions
 
 Feature = int | str
 
 
 @dataclass(frozen=True)
 class KeepTogether:
-    """A box that lies in one leaf: no split may cut it (the paper's Figure 1).
+    """A box that must be inside one leaf: no split may cut it (the paper's Figure 1).
 
-    A split at v of a feature on which the box spans [low, high] cuts it where low < v <= high and
-    the box lies in the node whole. A gap between neighbouring values is cut where that spares every
-    such box, at its middle if it can be.
+    A split at v of a feature on which the box spans [low, high] cuts it if low < v <= high and the
+    node contains the whole box. The threshold in a gap between neighbouring values is chosen to
+    spare every such box; it is the gap's middle if possible.
 
     Attributes
     ----------
     intervals
         Closed intervals by feature, index or name, as ``{feature: (low, high)}``; None or an
-        infinite number is an open end. On features that are not named the box has no ends, so no
-        node that holds it may split on them. Kept as (feature, low, high) triples.
+        infinite number is an open end. The box is unbounded in unnamed features, so no node that
+        contains it may split on them. Stored as (feature, low, high) triples.
 
     Examples
     --------
@@ -77,8 +77,8 @@ def _interval(feature: Feature, low: Any, high: Any) -> tuple[Feature, float, fl
 class Constraints:
     """Limits on the trees of a model.
 
-    Boxes, features at depths and orders look at the path from the root. What is given as a mapping
-    or a list is kept as tuples.
+    Boxes, features at depths and orders depend on the path from the root. Mappings and lists are
+    stored as tuples.
 
     Attributes
     ----------
@@ -92,25 +92,25 @@ class Constraints:
     keep_together
         Boxes that no split may cut, `KeepTogether` each.
     features_at_depth
-        Features that rules at a depth may use, ``{0: ("age",)}``, the root's depth being 0; depths
-        that are not named have no limit of their own.
+        Features that rules at a depth may use, ``{0: ("age",)}``, the root's depth being 0; other
+        depths have no such limit.
     before
-        Pairs of features, ``(("age", "start"),)``: rules on the second one stand only below a split
-        on the first.
+        Pairs of features, ``(("age", "start"),)``: rules on the second one are allowed only below a
+        split on the first.
     monotone
-        Directions by feature, ``{"dose": 1}``: 1 where posterior means of leaves must not fall
-        along the feature (those of class indices in classification), -1 where they must not rise
-        (see `is_monotone`). They depend on the leaves, so only Metropolis keeps to them.
+        Directions by feature, ``{"dose": 1}``: 1 if posterior means of leaves (of class indices in
+        classification) must not fall along the feature, -1 if they must not rise (see
+        `is_monotone`). They depend on the leaves, so only Metropolis supports them.
     refused
         Pairs of a feature and a threshold, ``(("age", 27.5),)``: cuts of the table that no rule may
         use. They need a prior with ``rules="cuts"``.
     allows_rule
-        Function of a feature's name and a threshold, in Python: whether a rule may be there. It is
-        asked once for every cut of the table, and what it refuses is kept as ``refused``.
+        Python function of a feature's name and a threshold: whether the rule is allowed. It is
+        called once for every cut of the table, and excluded cuts are stored as ``refused``.
     allows_path
-        Function of a `bdtppl.models.hard.asked_trees.Path`, in `jax.numpy`: whether there may be a
-        node below these splits. The prior is that of the trees all of whose nodes are allowed.
-        Only Metropolis keeps to it, and a fit with it cannot be saved.
+        Function of a `bdtppl.models.hard.asked_trees.Path`, in `jax.numpy`: whether a node below
+        these splits is allowed. The prior is restricted to trees with allowed nodes only. Only
+        Metropolis supports it, and a fit with it cannot be saved.
     allows_tree
         Function of a `bdtppl.models.prior_kinds.TreeShape`, likewise: whether a tree is allowed.
 
@@ -160,7 +160,7 @@ class Constraints:
         boxes = self.keep_together
         boxes = (boxes,) if isinstance(boxes, KeepTogether) else tuple(boxes)
         if not all(isinstance(box, KeepTogether) for box in boxes):
-            raise ValueError(f"keep_together must hold KeepTogether boxes; got {boxes!r}.")
+            raise ValueError(f"keep_together must contain KeepTogether boxes; got {boxes!r}.")
         object.__setattr__(self, "keep_together", boxes)
         object.__setattr__(self, "features_at_depth", _levels(self.features_at_depth))
         pairs = _read_features(self.before, "before")
@@ -168,7 +168,7 @@ class Constraints:
             raise ValueError(f"before must list pairs of features; got {self.before!r}.")
         pairs = tuple(_read_features(pair, "before") for pair in pairs)
         if any(len(pair) != 2 for pair in pairs):
-            raise ValueError(f"before must hold pairs of features; got {self.before!r}.")
+            raise ValueError(f"before must contain pairs of features; got {self.before!r}.")
         _require_order(pairs)
         object.__setattr__(self, "before", pairs)
         directions = self.monotone
@@ -185,16 +185,16 @@ class Constraints:
 
     @property
     def looks_at_path(self) -> bool:
-        """Whether the rules of a node depend on more of its path than its rows and depth."""
+        """Return whether the rules of a node depend on more of its path than its rows and depth."""
         return bool(self.keep_together or self.features_at_depth or self.before)
 
     @property
     def judges_cuts(self) -> bool:
-        """Whether some cuts of a feature may be refused and others not."""
+        """Return whether some cuts of a feature may be excluded and others not."""
         return bool(self.refused or self.allows_rule)
 
     def judged(self, design: Any) -> "Constraints":
-        """Ask ``allows_rule`` for each cut of a design; what it refuses comes to ``refused``."""
+        """Call ``allows_rule`` for each cut of a design; add excluded cuts to ``refused``."""
         if self.allows_rule is None:
             return self
         feature = np.repeat(np.arange(len(design.num_codes)), design.num_codes)
@@ -208,7 +208,7 @@ class Constraints:
         return replace(self, refused=(*self.refused, *refused), allows_rule=None)
 
     def unmet(self, design: Any) -> Iterator[tuple[str, float, list[float]]]:
-        """Yield what is refused where a design has no cut: feature, threshold and nearest cuts."""
+        """Yield excluded cuts that a design lacks: feature, threshold and nearest cuts."""
         ends = np.cumsum(design.num_codes)
         for feature, threshold in self.refused:
             (place,) = _feature_places([feature], design.names, "refused")
@@ -218,7 +218,7 @@ class Constraints:
                 yield str(design.names[place]), threshold, cuts[max(at - 1, 0) : at + 1].tolist()
 
     def refused_cuts(self, design: Any) -> np.ndarray:
-        """Say of each flat code of a design whether the cut below it is refused, bool [V].
+        """Return for each flat code of a design whether the cut below it is excluded, bool [V].
 
         Raises
         ------
@@ -234,7 +234,7 @@ class Constraints:
         return is_refused
 
     def allows(self, names: Sequence[str]) -> np.ndarray:
-        """Say which of the named features rules may use anywhere, bool [d].
+        """Return which of the named features rules may use anywhere, bool [d].
 
         Raises
         ------
@@ -250,7 +250,7 @@ class Constraints:
         return allowed
 
     def directions(self, names: Sequence[str]) -> np.ndarray | None:
-        """Directions along features of these names, int [d] of -1, 0 or 1; None if there are none.
+        """Return directions along these features, int [d] of -1, 0 or 1; None if none.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class Constraints:
         return direction
 
     def require_free_leaves(self, inference: str) -> None:
-        """Refuse what binds whole trees for an inference that scores nodes one by one.
+        """Reject constraints on whole trees for an inference that scores nodes one by one.
 
         Raises
         ------
@@ -275,22 +275,22 @@ class Constraints:
         for name in ("allows_path", "allows_tree"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{inference} cannot keep to {name}, which looks at trees from the root on: "
-                    f"use a Metropolis tree."
+                    f"{inference} cannot use {name}, which depends on more than single "
+                    "nodes: use a Metropolis tree."
                 )
         if self.monotone:
             raise ValueError(
-                f"{inference} cannot keep to monotone features, which tie the leaves of a tree "
-                f"together: use a Metropolis tree."
+                f"{inference} cannot use monotone features, which couple the leaves of a "
+                "tree: use a Metropolis tree."
             )
 
     def path_memory(self, names: Sequence[str]) -> PathMemory | None:
-        """Tabulate what looks at the path, for features of these names; None where nothing does.
+        """Tabulate the path constraints, for features of these names; None if there are none.
 
         Raises
         ------
         ValueError
-            If a feature does not exist, or there is more to remember than a memory has bits.
+            If a feature does not exist, or the constraints exceed the bits of a memory.
         """
         if not self.looks_at_path:
             return None
@@ -342,7 +342,7 @@ def _read_features(given: Any, what: str) -> tuple[Feature, ...]:
 
 
 def _require_order(pairs: Sequence[Sequence[Feature]]) -> None:
-    """Refuse pairs by which a feature would have to stand below itself."""
+    """Reject pairs that would require a feature to be below itself."""
     order = TopologicalSorter()
     for first, then in pairs:
         order.add(then, first)
@@ -350,7 +350,7 @@ def _require_order(pairs: Sequence[Sequence[Feature]]) -> None:
         order.prepare()
     except CycleError as error:
         circle = " before ".join(repr(feature) for feature in error.args[1])
-        raise ValueError(f"before must not run in a circle; got {circle}.") from None
+        raise ValueError(f"before must not have a cycle; got {circle}.") from None
 
 
 def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
@@ -369,7 +369,7 @@ def _levels(given: Any) -> tuple[tuple[int, tuple[Feature, ...]], ...]:
 
 
 def _feature_places(features: Sequence[Feature], names: Sequence[str], what: str) -> list[int]:
-    """Places of features, by index or name, among the names."""
+    """Return the places of features, given by index or name, among the names."""
     places = []
     for feature in features:
         if isinstance(feature, str) and feature in names:

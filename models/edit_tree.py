@@ -1,4 +1,4 @@
-"""A prior around a given tree: the tree is edited a random number of times.
+"""A prior centred on a given tree, which is edited a random number of times.
 
 References
 ----------
@@ -35,7 +35,7 @@ def _grow_tree() -> Any:
 
 @pytree_dataclass
 class EditTree(NodePrior):
-    """Edit a tree again and again, each time with probability ``edit_probability``.
+    """A tree that is edited repeatedly, each time with probability ``edit_probability``.
 
     An edit has a kind, a place and, unless it merges, a rule:
 
@@ -44,20 +44,20 @@ class EditTree(NodePrior):
     - *change*: a split gets another rule, or by chance the same.
 
     The kind is uniform among those that have a place in the tree, the place uniform among the
-    kind's places, and the rule has the base prior's law at the node: its weights of the node's
-    rules, over their sum. A change must leave every rule below it available; rules that do not are
-    left out, and the weights of the others are renormalised. So all trees on the way obey the
-    limits of the model, the leaf size among them; monotone features bind the last tree alone.
-    Where no edit has a place, none follows.
+    kind's places, and the rule has the base prior's distribution at the node: its weights of the
+    node's rules, normalised. A change must leave every rule below it available; other rules are
+    excluded, and the weights of the rest are renormalised. All intermediate trees therefore obey
+    the limits of the model, including the leaf size; monotone features apply to the final tree
+    alone. If no edit has a place, none follows.
 
-    This is a law of sequences of edits. Many of them lead to one tree, so the probability of a tree
-    is a sum without end: it is known on small tables alone, by enumeration. Of
-    the estimators those by Metropolis take it as their prior.
+    This is a distribution over sequences of edits. Many sequences lead to one tree, so the
+    probability of a tree is an infinite sum, known only on small tables, by enumeration. Only the
+    Metropolis estimators accept this prior.
 
     Attributes
     ----------
     tree
-        The tree at the start: typed in (`Tree.from_nested`), taken from scikit-learn
+        The initial tree: written by hand (`Tree.from_nested`), converted from scikit-learn
         (`Tree.from_sklearn`) or the tree of another inference. Its rules must be available.
     edit_probability
         Probability of each further edit, at least 0 and below 1.
@@ -66,8 +66,8 @@ class EditTree(NodePrior):
         available only while the node still has a value next to its cut, so ``"cuts"`` lets more
         changes happen.
     names
-        Names of the features that the tree's splits number; None where these are the features of
-        the table, in its order.
+        Names of the features that the tree's splits index; None for the features of the table, in
+        its order.
 
     Examples
     --------
@@ -99,11 +99,11 @@ class EditTree(NodePrior):
         require_weighs(self.base, "EditTree", "nodes")
         probability = self.edit_probability
         if not isinstance(probability, int | float | np.number) or not 0 <= probability < 1:
-            raise ValueError(f"edit_probability must lie in [0, 1); got {self.edit_probability!r}.")
+            raise ValueError(f"edit_probability must be in [0, 1); got {self.edit_probability!r}.")
 
     @property
     def rules(self) -> Rules:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Rules of a node, as the base prior has them; see `TreePrior`."""
+        """Rules of a node, as in the base prior; see `TreePrior`."""
         return self.base.rules
 
     @property
@@ -112,7 +112,7 @@ class EditTree(NodePrior):
         return self.base.counts_partitions
 
     def resolve(self, design: Design) -> "EditTree":
-        """Take the table's numbers of features, and fill in the defaults of the base.
+        """Set the table's numbers of features, and fill in the defaults of the base.
 
         Raises
         ------
@@ -133,20 +133,20 @@ class EditTree(NodePrior):
         return replace(self, tree=tree, base=self.base.resolve(design), names=tuple(design.names))
 
     def log_stop(self, node: Node) -> Any:
-        """Log weight of stopping under the base prior, which no edit reads."""
+        """Return the log weight of stopping under the base prior, which no edit uses."""
         return self.base.log_stop(node)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log weight of an entry under the base prior, by which edits draw rules."""
+        """Return the log weight of an entry under the base prior, by which edits draw rules."""
         return self.base.log_split(node, rule)
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         leaves = counted(int(self.tree.num_leaves), "leaf", "leaves")
         edits = number(self.edit_probability / (1 - self.edit_probability))
         return [
-            f"Before the data are seen a given tree of {leaves} is edited: with probability "
-            f"{number(self.edit_probability)} there is another edit, so that there are {edits} on "
-            f"average. An edit splits a leaf, makes a leaf of a split of two leaves, or changes a "
+            f"A given tree of {leaves} is edited before the data are seen: another edit follows "
+            f"with probability {number(self.edit_probability)}, so that there are {edits} on "
+            "average. An edit splits a leaf, makes a leaf of a split of two leaves, or changes a "
             f"rule; rules are drawn as by {describe_model(self.base)}."
         ]

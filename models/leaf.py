@@ -1,8 +1,8 @@
-"""What a leaf family is: its methods, its place in the table of families, and checks of one.
+"""The interface of leaf families: their methods, their registry, and checks of a family.
 
-A leaf family turns the targets of the rows in a leaf into a vector of statistics that adds over
-rows, and everything else, the log marginal likelihood of the leaf above all, is a function of that
-vector. No inference knows more about a leaf than this, so a new family needs no change elsewhere.
+A leaf family maps the targets of the rows in a leaf to a vector of sufficient statistics that adds
+over rows. Everything else, in particular the log marginal likelihood of the leaf, is a function of
+that vector. Inferences use nothing else of a leaf, so a new family needs no change elsewhere.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ class Leaf:
     """A leaf family: an immutable pytree of hyperparameters with these methods.
 
     Statistics have shape [..., s]; they are sums over rows, so the statistics of two disjoint sets
-    of rows add to those of their union. They are all 0 where no row is, and fractions of whole ones
-    where greedy trees smooth. JAX traces the methods in float64, and differentiates `log_marginal`
-    backward for empirical Bayes and hyperplanes. A subclass, decorated with
-    `bdtppl.models.pytrees.pytree_dataclass`, works in every inference; its name and the numbers in
-    ``parameter_support`` are known to saved models, prior files and the command line.
+    of rows add to those of their union. They are all 0 for no rows, and fractional if greedy trees
+    smooth. JAX traces the methods in float64, and differentiates `log_marginal` in reverse mode for
+    empirical Bayes and hyperplanes. A subclass, decorated with
+    `bdtppl.models.pytrees.pytree_dataclass`, works in every inference; saved models, prior files
+    and the command line know its name and the numbers in ``parameter_support``.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Leaf:
         Whether real targets are whole numbers.
     sums_to_rows
         Whether statistics are counts whose sum is the number of rows. Otherwise, if there is a
-        compiled score, the first of them is that number.
+        compiled score, the first statistic is that number.
     """
 
     parameter_support: ClassVar[dict[str, Constraint]] = {}
@@ -80,85 +80,85 @@ class Leaf:
 
     @classmethod
     def of_targets(cls, y: np.ndarray, **numbers: float) -> "Leaf":
-        """Make the family with default numbers for targets [n], but for those that are given.
+        """Make the family from targets [n] with default hyperparameters, except the given ones.
 
         Raises
         ------
         ValueError
-            If the targets or the numbers are unfit for the family.
+            If the targets or the hyperparameters are invalid for the family.
         """
         return cls(**numbers)
 
     def require_targets(self, y: np.ndarray) -> None:
-        """Raise ValueError, which names the row, unless the family can explain targets [n]."""
+        """Raise ValueError, naming the row, unless the family supports targets [n]."""
 
     def in_words(self, classes: Sequence[Any] | None = None) -> str:
-        """Say in a sentence or two what is assumed of the targets in a leaf."""
+        """Describe in a sentence or two the assumptions on the targets in a leaf."""
         numbers = [f"{name} {number(getattr(self, name))}" for name in self.parameter_support]
         with_numbers = f" with {listed(numbers)}" if numbers else ""
         return f"The leaf family is {type(self).__name__}{with_numbers}."
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """Statistics of single rows, [n, s], from targets and weights [n]."""
+        """Return statistics of single rows, [n, s], from targets and weights [n]."""
         raise NotImplementedError
 
     def log_marginal(self, statistics: Array) -> jax.Array:
-        """Log marginal likelihood of the rows behind statistics [..., s], shape [...]."""
+        """Return the log marginal likelihood of the rows behind statistics [..., s], [...]."""
         raise NotImplementedError
 
     @staticmethod
     def compiled_score(statistics, tables, numbers, scores):
         """Write the log marginals of statistics [m, s] to scores [m], and return 0.
 
-        The statistics are sums over whole rows; ``tables`` and ``numbers`` are what `score_tables`
-        gives. numba compiles the function for inferences that score very many sets of rows. A
-        family without it is scored by `log_marginal`, many sets at once.
+        The statistics are sums over whole rows; ``tables`` and ``numbers`` come from
+        `score_tables`. numba compiles the function for inferences that score very many sets of
+        rows. A family without it is scored by `log_marginal`, many sets at once.
         """
         raise NotImplementedError
 
     def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tabulate float64 [k, counts] what depends on counts 0, 1, ..., and list numbers [p]."""
+        """Tabulate float64 [k, counts] the terms of counts 0, 1, ..., and list numbers [p]."""
         raise NotImplementedError
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
-        """Bound the log marginals of the rows behind statistics [..., s], parted in any way.
+        """Bound the log marginals of the rows behind statistics [..., s], however they are split.
 
-        An upper bound of the sum of `log_marginal` over the parts, whatever they are and however
-        many; a search (`bdtppl.inference.pcfg.search`) rules trees out by it. By default 0 where
-        targets have probabilities, which are at most 1.
+        An upper bound of the sum of `log_marginal` over the parts of any partition; a search
+        (`bdtppl.inference.pcfg.search`) excludes trees by it. Default 0 if targets have
+        probabilities, which are at most 1.
 
         Raises
         ------
         TypeError
-            If targets have densities, and the family gives no bound of its own.
+            If targets have densities, and the family does not define a bound.
         """
         if self.task == "classification" or self.is_discrete:
             return np.zeros(np.shape(statistics)[:-1])
         raise TypeError(
-            f"{type(self).__name__} has no method log_marginal_bound, which a search needs to rule "
-            f"trees out."
+            f"{type(self).__name__} has no method log_marginal_bound, which a search needs to "
+            "exclude trees."
         )
 
     def posterior_mean(self, statistics: Array) -> Array:
-        """Posterior mean of a new target, [...] for regression, [..., c] for classification."""
+        """Return the mean of a new target, [...], or [..., c] for classification."""
         return self.predictive(statistics).mean
 
     def predictive(self, statistics: Array) -> Any:
-        """Posterior predictive distribution of a new target, batch shape [...].
+        """Return the posterior predictive distribution of a new target, batch shape [...].
 
-        A numpyro distribution. Predictions need its ``mean``, scores ``log_prob``, draws
-        ``sample`` and, for real targets, quantiles and intervals ``cdf``, at a value [...] for
-        each. Where `is_discrete`, quantiles are whole numbers. JAX traces it, as it does all
-        methods, for thousands of leaves at once.
+        A numpyro distribution. Predictions need its ``mean``, scores ``log_prob``, draws ``sample``
+        and, for real targets, quantiles and intervals ``cdf``, at a value [...] for each. If
+        `is_discrete`, quantiles are whole numbers. JAX traces it, like all methods, for thousands
+        of leaves at once.
         """
         raise NotImplementedError
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
-        """Posterior law of the mean that new targets of a leaf have, batch shape [...].
+        """Return the posterior distribution of a leaf's mean of new targets, batch shape [...].
 
         A numpyro distribution with ``cdf``, in units of the targets, whose mean is the posterior
-        mean. Of classes it is that of the probability of the class ``label``. A family without it
-        gives no intervals of means.
+        mean. For classes it is the distribution of the probability of the class ``label``. A family
+        without it has no intervals of means.
         """
         raise NotImplementedError
 
@@ -168,12 +168,12 @@ class Leaf:
 
 
 def require_leaf(leaf: Any, task: str) -> None:
-    """Refuse what is no leaf family, one that lacks a method, and one for other targets.
+    """Raise unless an object is a leaf family with all methods, for these targets.
 
     Raises
     ------
     TypeError
-        If it is one of these.
+        If it is not one.
     """
     if isinstance(leaf, type) or not isinstance(leaf, Leaf):
         raise TypeError(
@@ -182,8 +182,8 @@ def require_leaf(leaf: Any, task: str) -> None:
         )
     if jax.tree_util.treedef_is_leaf(jax.tree.structure(leaf)):
         raise TypeError(
-            f"leaf is a {type(leaf).__name__}, which is no pytree: decorate the class with "
-            f"bdtppl.models.pytrees.pytree_dataclass."
+            f"leaf is a {type(leaf).__name__}, which is not a pytree: decorate the class with "
+            "bdtppl.models.pytrees.pytree_dataclass."
         )
     for method in _NEEDED:
         if getattr(type(leaf), method) is getattr(Leaf, method):
@@ -198,7 +198,7 @@ def require_leaf(leaf: Any, task: str) -> None:
 
 
 def require_counts(leaf: Leaf, y: np.ndarray) -> None:
-    """Refuse targets [n] that are no counts; the error names the row and the family.
+    """Reject targets [n] that are not counts; the error names the row and the family.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def require_counts(leaf: Leaf, y: np.ndarray) -> None:
 
 @in_float64  # as inferences compute
 def _check_shapes(leaf: Leaf) -> None:
-    """Raise TypeError where JAX cannot trace a family's methods, or they return other shapes."""
+    """Raise TypeError if JAX cannot trace a family's methods, or they return other shapes."""
 
     def shape_of(method: str, *arguments: Any) -> Any:
         try:
@@ -231,14 +231,14 @@ def _check_shapes(leaf: Leaf) -> None:
     rows = shape_of("statistics", jnp.zeros(2), jnp.ones(2))
     if len(rows.shape) != 2 or rows.shape[0] != 2:
         raise TypeError(
-            f"{type(leaf).__name__}.statistics must have shape [n, s]; of two rows it has "
+            f"{type(leaf).__name__}.statistics must have shape [n, s]; for two rows it has "
             f"{rows.shape}."
         )
     scores = shape_of("log_marginal", rows)
     if scores.shape != (2,):
         raise TypeError(
-            f"{type(leaf).__name__}.log_marginal must have shape [n] for statistics [n, s]; of two "
-            f"rows it has {scores.shape}."
+            f"{type(leaf).__name__}.log_marginal must have shape [n] for statistics [n, s]; for "
+            f"two rows it has {scores.shape}."
         )
 
     def batch_of_law(statistics: Any) -> Any:
@@ -255,6 +255,6 @@ def _check_shapes(leaf: Leaf) -> None:
         raise TypeError(f"{name} cannot be used: {error!r}") from error
     if batch != (2,):
         raise TypeError(
-            f"{type(leaf).__name__}.predictive must have batch shape [n] for statistics [n, s]; of "
-            f"two rows it has {batch}."
+            f"{type(leaf).__name__}.predictive must have batch shape [n] for statistics [n, s]; "
+            f"for two rows it has {batch}."
         )

@@ -1,7 +1,7 @@
 """Tree priors on the number of leaves.
 
-Such a prior first draws how many leaves the whole tree has, then a tree with as many. Its weight is
-a product over the nodes, like that of any prior, times terms of how many leaves lie below the root
+Such a prior first draws the number of leaves of the tree, then a tree of that size. Its weight is a
+product over the nodes, like that of any prior, times terms of the numbers of leaves below the root
 and below each split: `LeafCountPrior` is the shared form. The exact posterior sums over them on an
 axis of leaf counts (`bdtppl.inference.pcfg.leaf_count`).
 
@@ -30,8 +30,9 @@ from bdtppl.models.wording import number
 class LeafCountPrior(WholeTreePrior):
     """A prior on the number of leaves; see `bdtppl.models.prior_kinds.TreePrior`.
 
-    A tree T with K leaves weighs ``log_leaves(K)``, plus ``log_division(k_left, k)`` for every
-    split with k leaves below it, k_left of them on its left, plus ``log_rule`` of every split.
+    A tree T with K leaves has log weight ``log_leaves(K)``, plus ``log_division(k_left, k)`` for
+    every split with k leaves below it, k_left of them on its left, plus ``log_rule`` of every
+    split.
 
     Attributes
     ----------
@@ -49,18 +50,18 @@ class LeafCountPrior(WholeTreePrior):
     parameter_support: ClassVar[dict[str, Constraint]] = {"rate": constraints.positive}
 
     def log_leaves(self, num_leaves: Any) -> Any:
-        """Log weight of the tree's number of leaves; -inf beyond `max_leaves`."""
+        """Return the log weight of the tree's number of leaves; -inf beyond `max_leaves`."""
         raise NotImplementedError
 
     def log_division(self, num_left: Any, num_leaves: Any) -> Any:
-        """Log weight of a split's leaves on the left among its ``num_leaves``; -inf if impossible.
+        """Return the log weight of a split's leaves on the left; -inf if impossible.
 
-        Possible are 1 to ``num_leaves - 1``.
+        1 to ``num_leaves - 1`` are possible.
         """
         raise NotImplementedError
 
     def log_tree(self, tree: TreeShape) -> Any:
-        """Log weight of the numbers of leaves of one tree, beside that of its rules."""
+        """Return the log weight of the numbers of leaves of one tree, without that of its rules."""
         num_slots = len(tree.is_leaf)
 
         def gather(i, counts):
@@ -80,26 +81,24 @@ def _require_sizes(prior: LeafCountPrior) -> None:
 
 @pytree_dataclass
 class LeafCount(LeafCountPrior):
-    """A Poisson number of leaves, and all trees of one number equally probable.
+    """A Poisson number of leaves, with all trees of the same size equally probable.
 
-    Denison, Mallick and Smith 1998. The number of leaves K has the law of a Poisson(rate) variable
-    given 1 <= K <= ``max_leaves``, and given K every tree with K leaves, rules included, that the
-    table and the constraints allow has the same probability. With N_K the number of these,
+    Denison, Mallick and Smith 1998. The number of leaves K is a Poisson(rate) variable conditioned
+    on 1 <= K <= ``max_leaves``. Given K, all trees with K leaves, including their rules, that the
+    table and the constraints allow have the same probability. With N_K the number of these,
 
         P(T) = rate^K / K! / N_K / sum over j with N_j > 0 of rate^j / j!
 
-    Numbers of leaves that no tree has are left out of the sum. Trees that are not monotone, where
-    features are, count among the N_K: which these are depends on the targets. N_K belongs to a
-    table: it is counted on the exact chart
-    (`bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees`).
+    Numbers of leaves that no tree has are omitted from the sum. With monotone features, N_K
+    includes trees that are not monotone, because these depend on the targets. N_K is counted for
+    each table on the exact chart (`bdtppl.inference.pcfg.leaf_count_posterior.with_num_trees`).
 
     Attributes
     ----------
     rate
-        Rate of the Poisson law; the paper uses 10.
+        Rate of the Poisson distribution; the paper uses 10.
     log_num_trees
-        float64 [max_leaves]; log N_K of K = 1, 2, ..., -inf where there is none. None until it is
-        counted.
+        float64 [max_leaves]; log N_K of K = 1, 2, ..., -inf if there is none. None until counted.
     max_leaves
         Most leaves of a tree.
 
@@ -110,7 +109,7 @@ class LeafCount(LeafCountPrior):
     """
 
     rate: Number = 10.0
-    log_num_trees: Any = field(default=None, repr=False)  # what it is for a table, nobody sets
+    log_num_trees: Any = field(default=None, repr=False)  # a table's counts, not set by users
     max_leaves: int = setting(default=20)
     rules: Rules = setting(default="gaps")
 
@@ -126,14 +125,15 @@ class LeafCount(LeafCountPrior):
             )
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         return [
-            f"The number of leaves has a Poisson law of rate {number(self.rate)}, between 1 "
-            f"and {self.max_leaves}; all trees of one number of leaves are equally probable."
+            f"The number of leaves has a Poisson distribution of rate {number(self.rate)}, between "
+            f"1 and {self.max_leaves}; all trees with the same number of leaves are equally "
+            "probable."
         ]
 
     def log_leaves(self, num_leaves: Any) -> Any:
-        """Log of the Poisson probability over the number of such trees.
+        """Return the log of the Poisson probability over the number of such trees.
 
         Raises
         ------
@@ -151,31 +151,30 @@ class LeafCount(LeafCountPrior):
         return jnp.where(exists, _log_poisson(num_leaves, self.rate) - log_num_trees, -jnp.inf)
 
     def log_division(self, num_left: Any, num_leaves: Any) -> Any:
-        """Return 0 where the division is possible."""
+        """Return 0 if the division is possible."""
         return jnp.where((num_left >= 1) & (num_left < num_leaves), 0.0, -jnp.inf)
 
 
 @pytree_dataclass
 class Pinball(LeafCountPrior):
-    """Leaves fall through the tree and part at every split (Wu, Tjelmeland and West 2007).
+    """Leaves that fall through the tree and divide at every split (Wu, Tjelmeland and West 2007).
 
-    The number of leaves K is 1 + Poisson(rate), one of the laws that the paper names, cut off at
+    The number of leaves K is 1 + Poisson(rate), one of the paper's distributions, truncated at
     ``max_leaves``. A node with k > 1 leaves is a split; of the leaves
 
         k_left - 1 ~ BetaBinomial(k - 2, balance, balance)
 
-    fall to its left: uniformly over 1, ..., k - 1 where ``balance`` is 1, nearer to halves where it
-    is more. Its feature is uniform among those with an available rule, its rule uniform among that
-    feature's. A node with one leaf is a leaf. A tree that would need a rule where none is available
-    does not exist: what falls on such trees is lost, and the prior is renormalised by the sum over
-    the trees that do.
+    fall to its left: uniformly over 1, ..., k - 1 if ``balance`` is 1, nearer to halves if it is
+    larger. Its feature is uniform among those with an available rule, its rule uniform among that
+    feature's. A node with one leaf is a leaf. Trees that would need an unavailable rule do not
+    exist: their mass is lost, and the prior is renormalised over the existing trees.
 
     Attributes
     ----------
     rate
-        Rate of the Poisson law of K - 1.
+        Rate of the Poisson distribution of K - 1.
     balance
-        Parameter of the law of the division, above 0.
+        Parameter of the distribution of the division, above 0.
     max_leaves
         Most leaves of a tree.
 
@@ -204,24 +203,24 @@ class Pinball(LeafCountPrior):
         _require_sizes(self)
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         return [
-            f"The number of leaves is one more than a Poisson variable of rate "
-            f"{number(self.rate)}, at most {self.max_leaves}. Leaves fall down the tree and "
-            f"part at every split by a beta-binomial law with parameter {number(self.balance)}."
+            "The number of leaves is one more than a Poisson variable of rate "
+            f"{number(self.rate)}, at most {self.max_leaves}. Leaves fall down the tree and divide "
+            f"at every split by a beta-binomial distribution with parameter {number(self.balance)}."
         ]
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log probability of the feature and of the cut."""
+        """Return the log probability of the feature and of the cut."""
         return rule.log_num_cuts - rule.log_num_feature_cuts - node.log_num_features
 
     def log_leaves(self, num_leaves: Any) -> Any:
-        """Log of the Poisson probability of one leaf less."""
+        """Return the log of the Poisson probability of one leaf less."""
         log_p = _log_poisson(num_leaves - 1, self.rate)
         return jnp.where(num_leaves <= self.max_leaves, log_p, -jnp.inf)
 
     def log_division(self, num_left: Any, num_leaves: Any) -> Any:
-        """Log of the beta-binomial probability, -inf where the division is impossible."""
+        """Return the log of the beta-binomial probability, -inf if the division is impossible."""
         is_possible = (num_left >= 1) & (num_left < num_leaves)
         trials = jnp.where(is_possible, num_leaves - 2.0, 0.0)
         hits = jnp.where(is_possible, num_left - 1.0, 0.0)

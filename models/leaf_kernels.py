@@ -1,8 +1,8 @@
-"""Compiled scores of leaf families, which inferences that are compiled for CPUs call by address.
+"""Compiled scores of leaf families, called by address from inferences compiled for CPUs.
 
-A function that is an argument would have the caller compiled anew for each family, in each process.
-An address is a number: the caller is compiled once, and kept on disk. It is of this process, so it
-is looked up where it is used, and is in no file.
+A function argument would recompile the caller for each family, in each process. An address is a
+number, so the caller is compiled once and cached on disk. Addresses belong to a process, so they
+are looked up when used and are never stored in files.
 """
 
 import math
@@ -26,7 +26,7 @@ _SCORES = {"compiled_score", "log_marginal"}
 
 @numba.njit(cache=True, nogil=True)
 def log_gamma_ratio(start, count):
-    """Log of gamma(start + count) / gamma(start); see `bdtppl.models.leaves`."""
+    """Return the log of gamma(start + count) / gamma(start); see `bdtppl.models.leaves`."""
     if start < 100:
         return math.lgamma(start + count) - math.lgamma(start)
     end = start + count
@@ -53,13 +53,13 @@ def _score_all(address, statistics, tables, numbers, scores):
 
 
 def own_score(family: type) -> Any:
-    """Find a family's own score; one that it inherits is not that of a log marginal of its own."""
+    """Return a family's own score; an inherited one may not match its own log marginal."""
     owner = next(each for each in family.__mro__ if not _SCORES.isdisjoint(vars(each)))
     return owner.compiled_score if "compiled_score" in vars(owner) else None
 
 
 def has_kernel(leaf: Leaf) -> bool:
-    """Whether a leaf has a compiled score."""
+    """Return whether a leaf has a compiled score."""
     return own_score(type(leaf)) is not None
 
 
@@ -73,12 +73,12 @@ def _compile_score(score: Any) -> Any:
 
 
 class LeafKernel(NamedTuple):
-    """A family's compiled score and what it reads.
+    """A family's compiled score and its inputs.
 
     Attributes
     ----------
     address
-        Of the score; 0 where the family has none.
+        Address of the score; 0 if the family has none.
     tables, numbers
         float64 [k, counts] and [p]; see `bdtppl.models.leaf.Leaf.score_tables`.
     """
@@ -89,7 +89,7 @@ class LeafKernel(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Leaf, num_rows: int) -> "LeafKernel":
-        """Tabulate for sets of up to some rows; larger ones are scored, too, but not as fast."""
+        """Tabulate for sets of up to some rows; larger sets are scored, too, but more slowly."""
         score = own_score(type(leaf))
         if score is None:
             return cls(0, np.zeros((1, 1)), np.zeros(1))

@@ -1,6 +1,6 @@
-"""Conjugate leaf families on additive sufficient statistics.
+"""Conjugate leaf families with additive sufficient statistics.
 
-A family of your own begins with `Leaf`, see `bdtppl.models.leaf`.
+A custom family starts from `Leaf`, see `bdtppl.models.leaf`.
 
 References
 ----------
@@ -36,9 +36,9 @@ _LEAST_VARIANCE_OF_TARGETS = 1e-305  # the largest is its inverse
 
 
 def namespace(*values: Any) -> tuple[ModuleType, Callable[[Any], Any]]:
-    """Get the array namespace for some pytrees, and its log gamma function.
+    """Return the array namespace for some pytrees, and its log gamma function.
 
-    Where no value is of JAX they are NumPy and SciPy's, for which nothing has to be compiled.
+    They are NumPy's and SciPy's if no value is of JAX, so that nothing has to be compiled.
     """
     if any(isinstance(value, jax.Array) for value in jax.tree.leaves(values)):
         return jnp, gammaln
@@ -48,10 +48,10 @@ def namespace(*values: Any) -> tuple[ModuleType, Callable[[Any], Any]]:
 def log_rising_factorial(
     start: Any, steps: Any, xp: ModuleType = np, log_gamma: Callable[[Any], Any] = _np_gammaln
 ) -> Any:
-    """Log of gamma(start + steps) / gamma(start), which keeps its digits where start is large.
+    """Return the log of gamma(start + steps) / gamma(start), accurate for large start.
 
-    From a start of 100 on it is the difference of two Stirling series, whose large terms cancel on
-    paper.
+    For a start of at least 100 it is the difference of two Stirling series, whose large terms
+    cancel analytically.
 
     Parameters
     ----------
@@ -90,8 +90,9 @@ class DirichletCategorical(Leaf):
     Attributes
     ----------
     concentration
-        Dirichlet concentration of each class, [c], positive; a list is made an array. One number is
-        that of every class; an estimator, which knows how many there are, makes an array of it.
+        Dirichlet concentration of each class, [c], positive; a list is converted to an array. One
+        number applies to every class; an estimator, which knows the number of classes, converts it
+        to an array.
 
     Examples
     --------
@@ -123,25 +124,25 @@ class DirichletCategorical(Leaf):
 
     @classmethod
     def of_targets(cls, y: np.ndarray, **numbers: float) -> "DirichletCategorical":
-        """Give each class of labels [n] the concentration 1, or the one that is given."""
+        """Give each class of labels [n] concentration 1, or the given one."""
         return cls.symmetric(len(np.unique(y)), **numbers)
 
     def in_words(self, classes: Sequence[Any] | None = None) -> str:
-        """Say what is assumed of the labels in a leaf."""
+        """Describe the assumptions on the labels in a leaf."""
         return dirichlet_in_words(self.concentration, classes)
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """Class counts of single rows, [n, c].
+        """Return class counts of single rows, [n, c].
 
         Raises
         ------
         ValueError
-            If the concentration is one number, which does not tell the number of classes.
+            If the concentration is one number, so that the number of classes is not known.
         """
         if not np.ndim(self.concentration):
             raise ValueError(
-                "concentration is one number, and the classes are not known: give one per class, "
-                "as by DirichletCategorical.symmetric(num_classes, concentration)."
+                "concentration is one number, and the classes are not known: pass one per class, "
+                "as from DirichletCategorical.symmetric(num_classes, concentration)."
             )
         xp, _ = namespace(y, weight)
         one_hot = xp.asarray(y)[:, None] == xp.arange(len(self.concentration))[None, :]
@@ -155,7 +156,7 @@ class DirichletCategorical(Leaf):
         return each - log_rising_factorial(prior.sum(-1), statistics.sum(-1), *of)
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
-        """Give each class a leaf of its own: parting it further makes its labels less probable."""
+        """Bound the log marginal by giving each class its own leaf."""
         concentration = np.asarray(self.concentration, np.float64)
         each = log_rising_factorial(concentration, statistics)
         return (each - log_rising_factorial(concentration.sum(), statistics)).sum(-1)
@@ -196,17 +197,17 @@ class DirichletCategorical(Leaf):
         return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
-        """Predictive probability of each class, [..., c]."""
+        """Return the predictive probability of each class, [..., c]."""
         xp, _ = namespace(self, statistics)
         posterior = xp.broadcast_to(self.concentration, statistics.shape) + statistics
         return posterior / posterior.sum(-1, keepdims=True)
 
     def predictive(self, statistics: Array) -> Any:
-        """Categorical predictive distribution."""
+        """Return the categorical predictive distribution."""
         return dist.Categorical(probs=self.posterior_mean(statistics))
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
-        """Beta law of the probability of a class."""
+        """Return the beta distribution of the probability of a class."""
         xp, _ = namespace(self, statistics)
         posterior = xp.broadcast_to(self.concentration, statistics.shape) + statistics
         is_own = xp.arange(posterior.shape[-1]) == label
@@ -219,23 +220,23 @@ class NormalInverseGamma(Leaf):
     """Real targets, normal in each leaf with its own unknown mean and variance.
 
     variance ~ InverseGamma(shape, scale); mean given variance ~ Normal(mean, variance /
-    pseudo_count). The statistics are (count, sum of u, sum of u^2) with u = y - centre, [..., 3]:
-    a centre near the data keeps the squares from cancelling. The posterior predictive is a
-    Student-t with 2 * shape' degrees of freedom.
+    pseudo_count). The statistics are (count, sum of u, sum of u^2) with u = y - centre, [..., 3]: a
+    centre near the data avoids cancellation of the squares. The posterior predictive is a Student-t
+    with 2 * shape' degrees of freedom.
 
     Attributes
     ----------
     mean
         Prior mean of a leaf's mean, in units of y.
     pseudo_count
-        Rows that the prior mean is worth, positive.
+        Number of rows that the prior mean counts as, positive.
     shape
         Shape of the variance's inverse gamma, positive.
     scale
         Its scale, in squared units of y, positive.
     centre
-        Number that the statistics subtract from y; it changes results by rounding alone. Default
-        the mean, or 0 where the mean is traced.
+        Number that the statistics subtract from y; it affects results only by rounding. Default:
+        the mean, or 0 if the mean is traced.
 
     Notes
     -----
@@ -268,7 +269,7 @@ class NormalInverseGamma(Leaf):
     def from_targets(cls, y: np.ndarray, weight: np.ndarray | None = None) -> "NormalInverseGamma":
         """Default prior of a data set: its mean, worth one row, and variance centred on its own.
 
-        The prior mean of the variance, scale / (shape - 1), is the variance of y (1 where y is
+        The prior mean of the variance, scale / (shape - 1), is the variance of y (1 if y is
         constant); shape is 2.
 
         Raises
@@ -288,30 +289,31 @@ class NormalInverseGamma(Leaf):
     def from_moments(
         cls, mean: float, variance: float, least: float, greatest: float
     ) -> "NormalInverseGamma":
-        """Make the default prior of targets with these moments and this range (`from_targets`).
+        """Make the default prior from these moments and this range of the targets (`from_targets`).
 
         Raises
         ------
         ValueError
             If the variance is too large or too small for float64.
         """
-        # The mean of equal numbers may be off in its last digit, so it cannot tell that they are.
+        # The mean of equal numbers may be wrong in its last digit, so it cannot show that they are
+        # equal.
         if least == greatest:
             return cls(least, 1.0, 2.0, 1.0)
         if not _LEAST_VARIANCE_OF_TARGETS < variance < 1 / _LEAST_VARIANCE_OF_TARGETS:
             raise ValueError(
-                f"y has numbers from {least:.3g} to {greatest:.3g}, whose variance is out of "
+                f"y has values from {least:.3g} to {greatest:.3g}, whose variance exceeds "
                 "float64's range; rescale y."
             )
         return cls(mean, 1.0, 2.0, variance)
 
     @classmethod
     def of_targets(cls, y: np.ndarray, **numbers: float) -> "NormalInverseGamma":
-        """Take the default prior of the targets [n], with the numbers that are given."""
+        """Return the default prior for targets [n], with the given hyperparameters."""
         return replace(cls.from_targets(y), **numbers)
 
     def in_words(self, classes: Sequence[Any] | None = None) -> str:
-        """Say what is assumed of the targets in a leaf."""
+        """Describe the assumptions on the targets in a leaf."""
         spread = self.scale / (self.shape - 1) if self.shape > 1 else np.nan
         variance = (
             f"a prior mean of {number(spread)} (a standard deviation of {number(np.sqrt(spread))})"
@@ -319,23 +321,23 @@ class NormalInverseGamma(Leaf):
             else "a prior of infinite mean"
         )
         return (
-            f"Targets in a leaf are normal with a mean and a variance of the leaf's own. The "
-            f"mean is expected near {number(self.mean)}, which counts as much as "
-            f"{rows(self.pseudo_count)}; the variance has an inverse gamma prior of "
-            f"shape {number(self.shape)} and scale {number(self.scale)}, {variance}. Both are "
-            f"integrated out, so that predictions have Student-t laws."
+            "Targets in a leaf are normal with the leaf's own mean and variance. The mean is "
+            f"expected near {number(self.mean)}, which counts as much as "
+            f"{rows(self.pseudo_count)}; the variance has an inverse gamma prior of shape "
+            f"{number(self.shape)} and scale {number(self.scale)}, {variance}. Both are integrated "
+            "out, so predictions have Student-t distributions."
         )
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """(weight, weight u, weight u^2) of single rows, [n, 3], with u = y - centre."""
+        """Return (weight, weight u, weight u^2) of single rows, [n, 3], with u = y - centre."""
         xp, _ = namespace(self, y, weight)
         u, weight = xp.asarray(y, float) - self.centre, xp.asarray(weight, float)
         return xp.stack([weight, weight * u, weight * u * u], axis=-1)
 
     def _posterior(self, statistics):
-        """(count, mean', pseudo_count', shape', scale')."""
+        """Return (count, mean', pseudo_count', shape', scale')."""
         count, first, second = (statistics[..., i] for i in range(3))
-        # The statistics hold the centre too, so it is no parameter to derive by.
+        # The statistics contain the centre, too, so derivatives do not treat it as a parameter.
         xp, _ = namespace(self, statistics)
         shift = self.mean - (self.centre if xp is np else lax.stop_gradient(self.centre))
         second = second - 2 * shift * first + shift**2 * count
@@ -351,7 +353,7 @@ class NormalInverseGamma(Leaf):
         )
 
     def log_marginal(self, statistics: Array) -> jax.Array:
-        """Log marginal density of the targets, [...]."""
+        """Return the log marginal density of the targets, [...]."""
         xp, log_gamma = namespace(self, statistics)
         count, _, pseudo_count, shape, scale = self._posterior(statistics)
         return (
@@ -364,9 +366,9 @@ class NormalInverseGamma(Leaf):
         )
 
     def log_marginal_bound(self, statistics: np.ndarray) -> np.ndarray:
-        """Give all rows one leaf, as if their targets were all equal to the prior mean.
+        """Bound by one leaf for all rows, as if their targets all equalled the prior mean.
 
-        Every further row there is more probable than the one before, so that parting the rows makes
+        Every further row in it is more probable than the one before, so splitting the rows makes
         them less probable.
         """
         count = np.asarray(statistics, np.float64)[..., 0]
@@ -378,7 +380,7 @@ class NormalInverseGamma(Leaf):
         )
 
     def score_tables(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tabulate what depends on the number of rows alone."""
+        """Tabulate the terms that depend on the number of rows alone."""
         names = "mean", "pseudo_count", "shape", "scale", "centre"
         mean, pseudo_count, shape, scale, centre = (float(getattr(self, name)) for name in names)
         constant = (
@@ -409,35 +411,35 @@ class NormalInverseGamma(Leaf):
         return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
-        """Posterior mean of a leaf's mean, [...]."""
+        """Return the posterior mean of a leaf's mean, [...]."""
         return self._posterior(statistics)[1]
 
     def predictive(self, statistics: Array) -> Any:
-        """Student-t predictive distribution."""
+        """Return the Student-t predictive distribution."""
         _, mean, pseudo_count, shape, scale = self._posterior(statistics)
         xp, _ = namespace(scale)
         width = xp.sqrt(scale * (pseudo_count + 1) / (shape * pseudo_count))
         return dist.StudentT(2 * shape, mean, width)
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
-        """Student-t law of a leaf's mean."""
+        """Return the Student-t distribution of a leaf's mean."""
         _, mean, pseudo_count, shape, scale = self._posterior(statistics)
         xp, _ = namespace(scale)
         return dist.StudentT(2 * shape, mean, xp.sqrt(scale / (shape * pseudo_count)))
 
 
 class _GammaPoisson(dist.GammaPoisson):
-    """NumPyro's law by `gammaln`: JAX's `betaln` is right to 1e-6 only."""
+    """NumPyro's distribution with `gammaln`: JAX's `betaln` is accurate to 1e-6 only."""
 
     def log_prob(self, value: Any) -> jax.Array:
-        """Log probability of counts."""
+        """Return the log probability of counts."""
         shape: Any = self.concentration
         rate: Any = self.rate
         choices = gammaln(shape + value) - gammaln(shape) - gammaln(value + 1.0)
         return choices + shape * jnp.log(rate) - (shape + value) * jnp.log1p(rate)
 
     def cdf(self, value: Any) -> jax.Array:
-        """Probability of a count of at most a number."""
+        """Return the probability of a count of at most a number."""
         count = jnp.floor(value)
         shape: Any = self.concentration
         rate: Any = self.rate
@@ -448,7 +450,7 @@ class _GammaPoisson(dist.GammaPoisson):
 
 @pytree_dataclass
 class PoissonGamma(Leaf):
-    """Counts, Poisson in each leaf with a rate of its own.
+    """Counts, Poisson in each leaf with its own rate.
 
     rate ~ Gamma(shape, rate); a count given the rate ~ Poisson(exposure * rate). The statistics are
     (rows, sum of y, sum of log y!), [..., 3]. The posterior predictive is negative binomial.
@@ -458,7 +460,7 @@ class PoissonGamma(Leaf):
     shape
         Shape of the gamma prior of a leaf's rate, positive.
     rate
-        Its rate, positive: the exposure that the prior is worth.
+        Its rate, positive: the exposure that the prior counts as.
     exposure
         Exposure of every row, positive: rates are counts per unit of it.
 
@@ -496,11 +498,11 @@ class PoissonGamma(Leaf):
 
     @classmethod
     def of_targets(cls, y: np.ndarray, **numbers: float) -> "PoissonGamma":
-        """Centre the prior on the mean of counts [n] (0.5 where all are 0), worth one row."""
+        """Centre the prior on the mean of counts [n] (0.5 if all are 0), counted as one row."""
         exposure = numbers.get("exposure", 1.0)
         if np.ndim(exposure):
             raise ValueError(
-                "exposure must be one number, the same for all rows; bdtppl.TreeSum takes one each."
+                "exposure must be one number for all rows; bdtppl.TreeSum accepts one per row."
             )
         y = np.asarray(y, np.float64)
         require_counts(cls(), y)
@@ -508,7 +510,7 @@ class PoissonGamma(Leaf):
         return cls(**(defaults | numbers))
 
     def require_targets(self, y: np.ndarray) -> None:
-        """Refuse targets that are no counts.
+        """Reject targets that are not counts.
 
         Raises
         ------
@@ -518,27 +520,27 @@ class PoissonGamma(Leaf):
         require_counts(self, y)
 
     def in_words(self, classes: Sequence[Any] | None = None) -> str:
-        """Say what is assumed of the counts in a leaf."""
+        """Describe the assumptions on the counts in a leaf."""
         per = "" if self.exposure == 1 else f" Each row has the exposure {number(self.exposure)}."
         return (
-            f"Targets in a leaf are counts with a Poisson law and a rate of the leaf's own. The "
+            "Targets in a leaf are counts with a Poisson distribution and the leaf's own rate. The "
             f"rate has a gamma prior of shape {number(self.shape)} and rate {number(self.rate)}, "
-            f"with mean {number(self.shape / self.rate)}. It is integrated out, so that "
-            f"predictions have negative binomial laws.{per}"
+            f"with mean {number(self.shape / self.rate)}. It is integrated out, so predictions "
+            f"have negative binomial distributions.{per}"
         )
 
     def statistics(self, y: Array, weight: Array) -> jax.Array:
-        """(weight, weight y, weight log y!) of single rows, [n, 3]."""
+        """Return (weight, weight y, weight log y!) of single rows, [n, 3]."""
         xp, log_gamma = namespace(y, weight)
         y, weight = xp.asarray(y, float), xp.asarray(weight, float)
         return xp.stack([weight, weight * y, weight * log_gamma(y + 1)], axis=-1)
 
     def _posterior(self, statistics: Array) -> tuple[Any, Any]:
-        """(shape', rate')."""
+        """Return (shape', rate')."""
         return self.shape + statistics[..., 1], self.rate + self.exposure * statistics[..., 0]
 
     def log_marginal(self, statistics: Array) -> jax.Array:
-        """Log marginal probability of the counts, [...]."""
+        """Return the log marginal probability of the counts, [...]."""
         xp, log_gamma = namespace(self, statistics)
         shape, rate = self._posterior(statistics)
         return (
@@ -576,23 +578,23 @@ class PoissonGamma(Leaf):
         return 0
 
     def posterior_mean(self, statistics: Array) -> Array:
-        """Posterior mean of a new count, [...]."""
+        """Return the posterior mean of a new count, [...]."""
         shape, rate = self._posterior(statistics)
         return self.exposure * shape / rate
 
     def predictive(self, statistics: Array) -> Any:
-        """Negative binomial predictive distribution."""
+        """Return the negative binomial predictive distribution."""
         shape, rate = self._posterior(statistics)
         return _GammaPoisson(shape, rate / self.exposure)
 
     def mean_law(self, statistics: Array, label: Any = None) -> Any:
-        """Gamma law of the mean of a new count."""
+        """Return the gamma distribution of the mean of a new count."""
         shape, rate = self._posterior(statistics)
         return dist.Gamma(shape, rate / self.exposure)
 
 
 def dirichlet_in_words(concentration: Any, classes: Sequence[Any] | None) -> str:
-    """Say what a Dirichlet prior of class probabilities assumes."""
+    """Describe the assumptions of a Dirichlet prior on class probabilities."""
     values = np.ravel(concentration)
     if np.ptp(values) == 0:
         prior = f"concentration {number(values[0])} for each class"
@@ -600,8 +602,8 @@ def dirichlet_in_words(concentration: Any, classes: Sequence[Any] | None) -> str
     else:
         names = range(len(values)) if classes is None else classes
         pairs = [f"{name} {number(v)}" for name, v in zip(names, values, strict=True)]
-        prior, seen = f"concentrations {listed(pairs)}", "so many rows of each class"
+        prior, seen = f"concentrations {listed(pairs)}", "that many rows of each class"
     return (
-        f"Each leaf has class probabilities of its own, with a Dirichlet prior of {prior}: as if "
+        f"Each leaf has its own class probabilities, with a Dirichlet prior of {prior}: as if "
         f"{seen} had been seen there before. They are integrated out."
     )

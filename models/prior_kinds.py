@@ -1,6 +1,6 @@
-"""Kinds of tree priors: over nodes, or over whole trees; what each says, and who takes it.
+"""Kinds of tree priors, over nodes or over whole trees: their interfaces, and who accepts them.
 
-A prior of your own begins with `NodePrior` or `WholeTreePrior`, which enter it in `TREE_PRIORS`.
+A custom prior starts from `NodePrior` or `WholeTreePrior`, which enter it in `TREE_PRIORS`.
 """
 
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
@@ -32,16 +32,16 @@ class TreePrior(Protocol):
     sums_to_at_most_one
         Whether the weights of all trees of any table sum to at most 1.
     is_normalised
-        Whether those of stopping and of all available rules sum to 1 in every node, and so do those
-        of all trees.
+        Whether the weights of stopping and of all available rules sum to 1 in every node, and so do
+        those of all trees.
     parameter_support
         Support of each parameter that can be fitted.
     node_facts, rule_facts
-        Names of the `Node` and `Rule` fields that the weights read, beside ``depth``, ``has_rule``
-        and ``feature``, which are always there. A prior that reads ``log_share`` has a member
-        ``law``, the `bdtppl.models.hard.rule_laws.RuleLaw` that it follows from.
+        Names of the `Node` and `Rule` fields that the weights use, besides ``depth``, ``has_rule``
+        and ``feature``, which are always available. A prior that uses ``log_share`` has a member
+        ``law``, the `bdtppl.models.hard.rule_laws.RuleLaw` that defines it.
 
-    A prior that also weighs the tree as a whole has a method ``log_tree`` (see `WholeTreePrior`).
+    A prior that also weights the tree as a whole has a method ``log_tree`` (see `WholeTreePrior`).
     """
 
     @property
@@ -76,12 +76,12 @@ class TreePrior(Protocol):
 
     @property
     def node_facts(self) -> tuple[str, ...]:
-        """Names of the node's facts that the weights read."""
+        """Names of the node's facts that the weights use."""
         ...
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
-        """Names of the rule's facts that the weights read."""
+        """Names of the rule's facts that the weights use."""
         ...
 
     def resolve(self, design: Design) -> "TreePrior":
@@ -89,28 +89,28 @@ class TreePrior(Protocol):
         ...
 
     def log_stop(self, node: Node) -> Any:
-        """Log weight of making the node a leaf."""
+        """Return the log weight of making the node a leaf."""
         ...
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log weight of all the rules that an entry stands for together."""
+        """Return the log weight of all the rules that an entry represents together."""
         ...
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
-        """Log weight of the entry in one tree, as the prior counts trees.
+        """Return the log weight of the entry in one tree, as the prior counts trees.
 
-        One rule of the entry; where rules share a partition's weight, the whole weight.
+        This is one rule of the entry; if rules share a partition's weight, it is the whole weight.
         """
         ...
 
 
 def require_tree_prior(name: str, prior: Any) -> None:
-    """Refuse what is no node-wise tree prior, a class given in place of an object among them.
+    """Raise unless an object is a node-wise tree prior; a class is rejected, too.
 
     Raises
     ------
     TypeError
-        If it is none.
+        If it is not.
     """
     if isinstance(prior, type) or not isinstance(prior, TreePrior):  # pyright: ignore[reportGeneralTypeIssues]
         raise TypeError(
@@ -119,7 +119,7 @@ def require_tree_prior(name: str, prior: Any) -> None:
 
 
 def rule_law(prior: Any) -> RuleLaw | None:
-    """Law that a prior reads ``log_share`` from, or None where it reads no such fact."""
+    """Return the `RuleLaw` behind a prior's ``log_share``, or None if it does not use it."""
     return prior.law if "log_share" in prior.rule_facts else None
 
 
@@ -138,15 +138,15 @@ def weight_bounds(prior: Any, depth: np.ndarray) -> "WeightBounds":
 
 
 def weighs_each_cut(prior: TreePrior) -> bool:
-    """Whether a prior may weigh the cuts of one gap apart."""
+    """Return whether a prior may weight the cuts of one gap differently."""
     return rule_law(prior) is not None
 
 
 def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
-    """Refuse a prior that does not tell rules apart where constraints do.
+    """Reject a prior that does not distinguish rules if constraints do.
 
-    Rules that part the rows alike leave different things to the splits below them where constraints
-    look at the path, and cuts of one gap differ where some are refused.
+    Rules that split the rows alike leave different options below them if constraints depend on the
+    path, and cuts of one gap differ if some are excluded.
 
     Raises
     ------
@@ -157,8 +157,8 @@ def require_rules_apart(prior: TreePrior, constraints: Constraints) -> None:
     if prior.counts_partitions and (constraints.looks_at_path or constraints.judges_cuts or asks):
         raise ValueError(
             f"{type(prior).__name__} shares a weight among rules that make one partition, which "
-            f"keep_together, features_at_depth, before, refused, allows_rule, allows_path and "
-            f"allows_tree tell apart: use DepthDecay or DescriptionLength."
+            "keep_together, features_at_depth, before, refused, allows_rule, allows_path and "
+            "allows_tree distinguish: use DepthDecay or DescriptionLength."
         )
     if constraints.judges_cuts and prior.rules != "cuts":
         raise ValueError(
@@ -173,7 +173,7 @@ TREE_PRIORS: dict[str, type] = {}
 
 
 class RegisteredPrior:
-    """A prior that saved models, prior files, the command line and reports know by its name."""
+    """A prior known by its name to saved models, prior files, the command line and reports."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -181,11 +181,11 @@ class RegisteredPrior:
             enter(TREE_PRIORS, cls)
 
     def in_words(self) -> list[str]:
-        """Say in sentences how probable the prior finds trees."""
+        """Describe in sentences how probable the prior finds trees."""
         return [f"The prior is {describe_model(self)}."]
 
 
-_NO_BOUNDS = "{} has no method weight_bounds, which a search needs to rule trees out."
+_NO_BOUNDS = "{} has no method weight_bounds, which a search needs to exclude trees."
 
 
 class WeightBounds(NamedTuple):
@@ -194,14 +194,15 @@ class WeightBounds(NamedTuple):
     Attributes
     ----------
     stop_least, stop_most
-        Of stopping.
+        Bound for stopping.
     rule_most
-        Of one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by` names.
+        Bound for one rule, as `TreePrior.log_rule` gives it, times the number that `shared_by`
+        names.
     split_most
-        Of all rules of a node together; None for that of one rule times their number.
+        Bound for all rules of a node together; None for that of one rule times their number.
     shared_by
-        What a rule's weight is divided by at least: the number of "features" that have a rule, the
-        number of "rules", or nothing (None).
+        Least divisor of a rule's weight: the number of "features" that have a rule, the number of
+        "rules", or nothing (None).
     """
 
     stop_least: Any
@@ -212,7 +213,7 @@ class WeightBounds(NamedTuple):
 
 
 class NodePrior(RegisteredPrior):
-    """Members that most priors share; a node-wise prior of your own may begin with them."""
+    """Members that most priors share; a custom node-wise prior may start from them."""
 
     log_split: Any
 
@@ -225,13 +226,13 @@ class NodePrior(RegisteredPrior):
     rule_facts: ClassVar[tuple[str, ...]] = ()
 
     def resolve(self, design: Design):
-        """Return the prior itself: nothing depends on the data."""
+        """Return the prior itself, because nothing depends on the data."""
         return self
 
     def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
         """Bound the log weights of nodes at depths, for searches (`bdtppl.inference.pcfg.search`).
 
-        A prior of your own that `is_normalised` has bounds: a probability is at most 1.
+        A custom prior that `is_normalised` has bounds: a probability is at most 1.
 
         Raises
         ------
@@ -244,20 +245,20 @@ class NodePrior(RegisteredPrior):
         return WeightBounds(zero - np.inf, zero, zero, zero)
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
-        """Log weight of one rule: the entry's weight shared among the cuts of its gap."""
+        """Return the log weight of one rule: the entry's weight shared among its gap's cuts."""
         weight = self.log_split(node, rule)
         return weight if rule.log_num_cuts is None else weight - rule.log_num_cuts
 
 
 class TreeShape(NamedTuple):
-    """The splits and leaves of one tree, k slots; children lie after their parent.
+    """The splits and leaves of one tree, k slots; children come after their parent.
 
     Functions of a tree read its arrays, and are written in `jax.numpy`.
 
     Attributes
     ----------
     is_leaf, is_split
-        bool [k]; slots that hold a leaf or a split.
+        bool [k]; slots with a leaf or a split.
     left, right
         int [k]; slots of a split's children, meaningless elsewhere.
     feature
@@ -265,8 +266,8 @@ class TreeShape(NamedTuple):
     depth
         int [k]; number of splits above the slot.
     threshold
-        float64 [k]; of a split, values below it go left; meaningless elsewhere. None where a prior
-        weighs the tree.
+        float64 [k]; values below a split's threshold go left; meaningless elsewhere. None if a
+        prior weights the tree.
     """
 
     is_leaf: Any
@@ -279,10 +280,10 @@ class TreeShape(NamedTuple):
 
 
 class WholeTreePrior(NodePrior):
-    """A prior that weighs whole trees: a prior of your own adds `log_tree`.
+    """A prior that weights whole trees; a custom prior adds `log_tree`.
 
-    Stopping and every rule weigh 1, unless `log_stop` and `log_split` say otherwise. Metropolis
-    chains take such a prior; other inferences need priors that are products over nodes.
+    Stopping and every rule have weight 1, unless `log_stop` and `log_split` differ. Metropolis
+    chains accept such a prior; other inferences need priors that are products over nodes.
 
     Attributes
     ----------
@@ -297,47 +298,47 @@ class WholeTreePrior(NodePrior):
         return jnp.zeros_like(node.depth, dtype=float)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Return log weight 0 for each rule that the entry stands for."""
+        """Return log weight 0 for each rule that the entry represents."""
         one = jnp.zeros_like(rule.feature, dtype=float)
         return one if rule.log_num_cuts is None else one + rule.log_num_cuts
 
     def log_tree(self, tree: TreeShape) -> Any:
-        """Log weight of one tree, beside that of its nodes."""
+        """Return the log weight of one tree, without that of its nodes."""
         raise NotImplementedError
 
 
 Weighed = Literal["nodes", "leaf counts", "trees", "edits"]
 
-_WEIGHED: dict[Weighed, tuple[str, str]] = {  # in words, and who can use it
-    "nodes": ("nodes one by one", "All estimators take it."),
-    "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators take it."),
-    "trees": ("whole trees", "MetropolisTree estimators take it."),
-    "edits": ("sequences of edits", "MetropolisTree estimators take it."),
+_WEIGHED: dict[Weighed, tuple[str, str]] = {  # description, and who accepts it
+    "nodes": ("nodes one by one", "All estimators accept it."),
+    "leaf counts": ("the number of leaves", "ExactTree and MetropolisTree estimators accept it."),
+    "trees": ("whole trees", "MetropolisTree estimators accept it."),
+    "edits": ("sequences of edits", "MetropolisTree estimators accept it."),
 }
 
 
 def weighs(prior: Any) -> Weighed:
-    """Tell what a prior weighs: nodes one by one, numbers of leaves too, whole trees, or edits."""
+    """Return what a prior weights: nodes, numbers of leaves too, whole trees, or edits."""
     return getattr(prior, "weighs", "trees" if hasattr(prior, "log_tree") else "nodes")
 
 
 def log_tree(prior: Any, tree: TreeShape) -> Any:
-    """Log weight of a tree as a whole, 0 under a prior that is a product over nodes."""
+    """Return the log weight of a tree as a whole, 0 for a prior that is a product over nodes."""
     return 0.0 if weighs(prior) == "nodes" else prior.log_tree(tree)
 
 
 def require_weighs(prior: Any, inference: str, *kinds: Weighed) -> None:
-    """Refuse a prior that weighs what an inference cannot.
+    """Reject a prior that an inference does not accept.
 
     Raises
     ------
     ValueError
-        If the prior weighs none of these.
+        If the prior has none of these kinds.
     """
     if (own := weighs(prior)) not in kinds:
         wanted = " or ".join(_WEIGHED[kind][0] for kind in kinds)
         words, taken_by = _WEIGHED[own]
         raise ValueError(
-            f"{inference} takes priors that weigh {wanted}; {type(prior).__name__} weighs {words}. "
-            f"{taken_by}"
+            f"{inference} accepts priors that weight {wanted}; {type(prior).__name__} weights "
+            f"{words}. {taken_by}"
         )

@@ -1,4 +1,4 @@
-"""Log weights that a prior gives to many nodes and rules at once."""
+"""Log weights of a prior for many nodes and rules at once."""
 
 from functools import partial
 from typing import Any
@@ -15,16 +15,16 @@ _PIECES = 1 << 10, 1 << 15  # pieces of these lengths are compiled
 
 @partial(jax.jit, static_argnames="wanted")
 def log_weights(prior: Any, node: Node, rule: Any, *, wanted: tuple[str, ...]) -> tuple:
-    """Weigh nodes, or rules in them; can be derived by the prior's numbers.
+    """Compute weights of nodes, or of rules in them; differentiable in the hyperparameters.
 
     Parameters
     ----------
     prior
-        A prior that weighs nodes.
+        A prior that weights nodes.
     node, rule
-        Facts, arrays of shapes that broadcast; no rule where stopping alone is weighed.
+        Facts, arrays of shapes that broadcast; no rule if only stopping is weighted.
     wanted
-        Of "stop", "split" and "rule".
+        A subset of "stop", "split" and "rule".
     """
 
     def weight(name: str) -> jax.Array:
@@ -45,26 +45,27 @@ def weigh(
     wanted: tuple[str, ...],
     sizes: tuple[int, ...] = _PIECES,
 ) -> list[np.ndarray]:
-    """Weigh any number of nodes or rules, in pieces, so that few shapes are compiled.
+    """Compute weights of any number of nodes or rules, in pieces, so that few shapes are compiled.
 
     Parameters
     ----------
     prior, node, rule, wanted
-        See `log_weights`; facts have their number along the first axis.
+        See `log_weights`; the first axis of facts counts nodes or rules.
     sizes
         Lengths of pieces, ascending.
 
     Returns
     -------
     list of numpy.ndarray
-        float64, one array for each that is wanted.
+        float64, one array for each requested weight.
     """
     prior, parts, start, length = as_float64(prior), [], 0, len(node.depth)
     while start < length or not parts:
         size = next((size for size in sizes if size >= length - start), sizes[-1])
 
         def piece(fact: np.ndarray, start: int = start, size: int = size) -> np.ndarray:
-            # Ones keep logs finite. Small arrays reach XLA faster together, by its call.
+            # Ones keep logs finite. Small arrays are transferred to XLA faster together, by its
+            # call.
             own = fact[start : start + size]
             return np.concatenate([own, np.ones((size - len(own), *own.shape[1:]), own.dtype)])
 

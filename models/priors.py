@@ -1,9 +1,9 @@
 """Tree priors as weighted grammars.
 
-At every node a prior gives the log weight of stopping and one log weight per available rule, as
-functions of what the node knows. A tree's prior weight is the product of the weights along it.
+A prior gives the log weight of stopping and one log weight per available rule at every node, as
+functions of the node's facts. A tree's prior weight is the product of the weights of its nodes.
 Weights need not be normalised: the normalising constant is the same sum over trees with every
-likelihood set to one. A constraint removes rules; *available* always means those that are left.
+likelihood set to one. Constraints remove rules; *available* always means the remaining ones.
 
 References
 ----------
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def excluding(prior: Any, constraints: Constraints, design: Any) -> Constraints:
-    """Let constraints exclude what `Constraints.allows_rule` and weights of 0 exclude."""
+    """Make constraints exclude the cuts rejected by `Constraints.allows_rule` or of weight 0."""
     limits = constraints.judged(design)
     if not isinstance(prior, _NormalisedRules):
         return limits
@@ -74,8 +74,8 @@ def excluding(prior: Any, constraints: Constraints, design: Any) -> Constraints:
 def _chances(shares: Sequence[Any]) -> str:
     first, second, third = map(number, shares)
     return (
-        f"Before the data are seen the root splits with probability {first}, a node below it "
-        f"with probability {second}, one below that with {third}, and so on."
+        f"The root splits with prior probability {first}, a node below it with {second}, one below "
+        f"that with {third}, and so on."
     )
 
 
@@ -83,14 +83,14 @@ def _cut_in_words(cut_weights: Any) -> str:
     if isinstance(cut_weights, CutTable):
         return "cuts it at each possible place in proportion to given weights"
     if callable(cut_weights):
-        return "cuts it where a program says"
+        return "cuts it where a program chooses"
     if cut_weights == "gap":
-        return "cuts it anywhere in the node's range with the same density"
+        return "cuts it anywhere in the node's range with uniform density"
     return "cuts it at each possible place with the same probability"
 
 
 class _NormalisedRules(NodePrior):
-    """A split's rule by a law that sums to one over the node's available rules."""
+    """A split's rule with probabilities that sum to one over the node's available rules."""
 
     feature_weights: Any
     cut_weights: Any
@@ -100,11 +100,11 @@ class _NormalisedRules(NodePrior):
 
     @property
     def law(self) -> RuleLaw:
-        """Law of the rule, given that a node splits."""
+        """Distribution of the rule, given that a node splits."""
         return RuleLaw(self.feature_weights, self.cut_weights, self.over, self.choice)
 
     def _resolved_law(self, design: Design) -> dict[str, Any]:
-        """Weights as numbers, where numbers can stand for them."""
+        """Return weights as numbers, if numbers can represent them."""
         law = self.law.tabulated(design, self.rules).resolve(design)
         return {"feature_weights": law.feature_weights, "cut_weights": law.cut_weights}
 
@@ -126,7 +126,7 @@ class _NormalisedRules(NodePrior):
 
     def _rule_in_words(self) -> str:
         if self.over == "rules":
-            return "All rules that a node can split by are equally probable, or as weights say."
+            return "All rules of a node are equally probable, or proportional to weights."
         weights = self.feature_weights
         if callable(weights):
             chosen = "with a probability that a program gives"
@@ -135,16 +135,16 @@ class _NormalisedRules(NodePrior):
         else:
             chosen = "in proportion to given weights"
         cut = _cut_in_words(self.cut_weights)
-        return f"A split looks at each column that it can use {chosen}, and {cut}."
+        return f"A split chooses among the columns that it can use {chosen}, and {cut}."
 
     def _log_rule_share(self, node: Node, rule: Rule) -> Any:
-        """Log probability of the entry, given that the node splits."""
+        """Return the log probability of the entry, given that the node splits."""
         if self.law.is_plain:
             return _log_share_of_cut(self.cut_weights, rule) - node.log_num_features
         return rule.log_share
 
     def _facts_of_law(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Facts of nodes and of rules that `_log_rule_share` reads."""
+        """Return the facts of nodes and of rules that `_log_rule_share` uses."""
         if self.law.is_plain:
             return ("log_num_features",), _facts_of_cut(self.cut_weights)
         return (), ("log_share",)
@@ -155,14 +155,14 @@ def _second(pair: Any) -> float:
 
 
 def _facts_of_cut(cut_weights: CutWeights) -> tuple[str, ...]:
-    """Name the facts that the law of a split's cut, given its feature, reads."""
+    """Return the names of facts that the distribution of a split's cut, given its feature, uses."""
     return (
         ("log_width_share",) if cut_weights == "gap" else ("log_num_cuts", "log_num_feature_cuts")
     )
 
 
 def _log_share_of_cut(cut_weights: CutWeights, rule: Rule) -> Any:
-    """Log probability of an entry's cuts, given its feature."""
+    """Return the log probability of an entry's cuts, given its feature."""
     if cut_weights == "gap":
         return rule.log_width_share
     return rule.log_num_cuts - rule.log_num_feature_cuts
@@ -174,11 +174,11 @@ def _check_rules(rules: str) -> None:
 
 @pytree_dataclass
 class LeafPenalty(NodePrior):
-    """Each split costs a factor phi (BCART-PCFG: phi^(1 - leaves), as in its equation 13).
+    """Prior with a factor phi for each split (BCART-PCFG: phi^(1 - leaves), as in equation 13).
 
-    Two rules that part a node's rows into the same unordered pair of sets are one partition, whose
-    weight they share equally (the paper's second Tree Constraint). The sum over trees lies log phi
-    above the sum over equation 10.
+    Two rules that split a node's rows into the same unordered pair of sets are one partition, whose
+    weight they share equally (the paper's second Tree Constraint). The log of the sum over trees is
+    greater by log phi than with equation 10.
 
     Attributes
     ----------
@@ -201,12 +201,11 @@ class LeafPenalty(NodePrior):
         _check_rules(self.rules)
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         factor = number(np.exp(self.log_phi))
         return [
-            f"Before the data are seen a tree is {factor} times less probable for each split "
-            f"it has more; apart from that all trees are equally probable. Rules that part "
-            f"the rows alike count as one."
+            f"A tree is {factor} times less probable a priori for each further split; apart from "
+            "that all trees are equally probable. Rules that split the rows alike count as one."
         ]
 
     def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
@@ -219,18 +218,18 @@ class LeafPenalty(NodePrior):
         return jnp.zeros_like(node.depth, dtype=float)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """-log_phi, shared among the rules that make the same partition."""
+        """Return -log_phi, shared among the rules that make the same partition."""
         share = -rule.log_num_equivalent
         return -self.log_phi + (share if rule.log_num_cuts is None else share + rule.log_num_cuts)
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
-        """-log_phi: a tree is one of partitions, which carry their weight whole."""
+        """Return -log_phi: trees are counted by partitions, which have their full weight."""
         return -self.log_phi + jnp.zeros_like(rule.feature, dtype=float)
 
 
 @pytree_dataclass
 class DescriptionLength(NodePrior):
-    """Each split costs exp(-beta), every rule counted by itself (DT-GFN, P(T) ~ exp(-beta n)).
+    """Prior exp(-beta) for each split, with every rule counted (DT-GFN, P(T) ~ exp(-beta n)).
 
     Attributes
     ----------
@@ -261,11 +260,10 @@ class DescriptionLength(NodePrior):
         return replace(self, beta=float(np.log(4 * design.num_columns * num_cuts)))
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         return [
-            f"Before the data are seen each split lowers the log probability of a tree by "
-            f"{number(self.beta)}, about what it takes to write the split down. Apart from that "
-            f"all trees are equally probable."
+            f"Each split lowers the log prior probability of a tree by {number(self.beta)}, about "
+            "the length of its description. Apart from that all trees are equally probable."
         ]
 
     def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
@@ -278,33 +276,33 @@ class DescriptionLength(NodePrior):
         return jnp.zeros_like(node.depth, dtype=float)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """-beta for every rule."""
+        """Return -beta for every rule."""
         return rule.log_num_cuts - self.beta
 
     def log_rule(self, node: Node, rule: Rule) -> Any:
-        """-beta: how many cuts a gap has need not be known."""
+        """Return -beta: the number of cuts in a gap is not needed."""
         return -self.beta + jnp.zeros_like(rule.feature, dtype=float)
 
 
 @pytree_dataclass
 class DepthDecay(_NormalisedRules):
-    """A node splits with probability alpha (1 + depth)^(-beta) (Chipman et al. 1998, GROWTREE).
+    """Split probability alpha (1 + depth)^(-beta) at each node (Chipman et al. 1998, GROWTREE).
 
     By default the feature is uniform among those with an available rule, the rule uniform among
-    that feature's available ones, or proportional to its gap's width (``cut_weights="gap"``: the
-    law of Lakshminarayanan, Roy and Teh 2013, a cut uniform over the node's range). A node without
-    an available rule stops with probability one, so the prior is normalised.
+    that feature's available ones, or proportional to its gap's width (``cut_weights="gap"``: as in
+    Lakshminarayanan, Roy and Teh 2013, a cut uniform over the node's range). A node without an
+    available rule stops with probability one, so the prior is normalised.
 
     Attributes
     ----------
     alpha
         Probability that the root splits, in (0, 1]. With 1, and ``beta=1``, a node splits with
-        probability 1/D, D being 1 at the root, which then splits for certain (Angelopoulos and
-        Cussens 2005, Figure 2).
+        probability 1/D, where D is 1 at the root, which always splits (Angelopoulos and Cussens
+        2005, Figure 2).
     beta
-        Decay with depth, at least 0, and above 0 where alpha is 1.
+        Decay with depth, at least 0, and above 0 if alpha is 1.
     cut_weights, feature_weights, over, choice
-        Law of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
+        Distribution of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
     rules
         "gaps": one rule in each gap between neighbouring values in the node; "cuts": every cut of
         the design between the node's least and largest value.
@@ -335,11 +333,11 @@ class DepthDecay(_NormalisedRules):
     }
 
     def __post_init__(self):
-        require(lambda a: (a > 0) & (a <= 1), "alpha must lie in (0, 1]; got {}.", self.alpha)
+        require(lambda a: (a > 0) & (a <= 1), "alpha must be in (0, 1]; got {}.", self.alpha)
         require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
         require(
             lambda a, b: (a < 1) | (b > 0),
-            "alpha={} and beta={} split every node for certain: take beta above 0.",
+            "alpha={} and beta={} always split every node: set beta above 0.",
             self.alpha,
             self.beta,
         )
@@ -347,20 +345,20 @@ class DepthDecay(_NormalisedRules):
 
     @property
     def node_facts(self) -> tuple[str, ...]:
-        """Facts of nodes that the law of the rule reads."""
+        """Facts of nodes that the distribution of the rule uses."""
         return self._facts_of_law()[0]
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
-        """Facts of rules that the law of the rule reads."""
+        """Facts of rules that the distribution of the rule uses."""
         return self._facts_of_law()[1]
 
     def resolve(self, design: Design) -> "DepthDecay":
-        """Give every feature its weight."""
+        """Assign every feature its weight."""
         return replace(self, **self._resolved_law(design))
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         shares = [self.alpha * (1 + depth) ** -self.beta for depth in range(3)]
         return [_chances(shares), self._rule_in_words()]
 
@@ -370,7 +368,7 @@ class DepthDecay(_NormalisedRules):
     def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
         """Bound the log weights of nodes at depths."""
         log_p = self._log_split_probability(np.asarray(depth, float), np)
-        with np.errstate(divide="ignore"):  # of a root that splits for certain
+        with np.errstate(divide="ignore"):  # for a root that always splits
             log_stop = np.log1p(-np.exp(log_p))
         by_number = None
         if self.law.is_plain:
@@ -380,32 +378,31 @@ class DepthDecay(_NormalisedRules):
         return WeightBounds(log_stop, log_stop, log_p, log_p, by_number)
 
     def log_stop(self, node: Node) -> Any:
-        """log(1 - p), or 0 where no rule is available."""
+        """Return log(1 - p), or 0 if no rule is available."""
         log_p = self._log_split_probability(node.depth)
         return jnp.where(node.has_rule, jnp.log1p(-jnp.exp(log_p)), 0.0)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log probability of splitting, of the feature and of the cut."""
+        """Return the log probability of splitting, of the feature and of the cut."""
         return self._log_split_probability(node.depth) + self._log_rule_share(node, rule)
 
 
 @pytree_dataclass
 class Program(_NormalisedRules):
-    """A prior written as a program: what a node does is computed from what it knows.
+    """A prior written as a program: the user's functions compute each node's probabilities.
 
-    A node splits with a probability of its own, and then by a rule from a law whose weights may be
-    computed too (labels "on the fly", Angelopoulos and Cussens 2005, Figure 2). Functions are
-    written in `jax.numpy` and traced; what they may read are the facts of a
-    `Node` (depth, num_rows, log_num_features, least, greatest) and, for
-    weights of cuts, of a `Rule` (feature, threshold, width, num_left, num_right), as arrays of any
-    shape. A node without an available rule stops with probability one.
+    A node splits with a computed probability, and then by a rule whose weights may be computed, too
+    (labels "on the fly", Angelopoulos and Cussens 2005, Figure 2). Functions are written in
+    `jax.numpy` and traced; they may use the facts of a `Node` (depth, num_rows, log_num_features,
+    least, greatest) and, for weights of cuts, of a `Rule` (feature, threshold, width, num_left,
+    num_right), as arrays of any shape. A node without an available rule stops with probability one.
 
     Attributes
     ----------
     split_probability
         Function of the node; a probability, in [0, 1] at every node.
     cut_weights, feature_weights, over, choice
-        Law of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
+        Distribution of the rule (see `bdtppl.models.hard.rule_laws.RuleLaw`).
     num_features
         d; None is filled in from the data.
 
@@ -435,35 +432,35 @@ class Program(_NormalisedRules):
         self._check_law()
 
     def _split_reads(self) -> frozenset[str]:
-        """Facts that the probability of splitting reads; what it reads of rows needs d."""
+        """Return facts that the probability of splitting uses; facts of rows need d."""
         return facts_read(
             self.split_probability, self.num_features or 1, None, "split_probability"
         )[0]
 
     @property
     def depends_on_depth(self) -> bool:
-        """Whether any function reads the depth."""
+        """Whether any function uses the depth."""
         reads = self.law.reads(self.num_features or 1)[0]
         return "depth" in self._split_reads() | reads
 
     @property
     def node_facts(self) -> tuple[str, ...]:
-        """Facts of nodes that are read beside the depth."""
+        """Facts of nodes that are used besides the depth."""
         reads = self._split_reads() - {"depth"}
         return tuple(sorted(reads.union(self._facts_of_law()[0])))
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
-        """Facts of rules that the law of the rule reads."""
+        """Facts of rules that the distribution of the rule uses."""
         return self._facts_of_law()[1]
 
     def resolve(self, design: Design) -> "Program":
-        """Fill in the number of features, and give every feature its weight.
+        """Fill in the number of features, and assign every feature its weight.
 
         Raises
         ------
         ValueError
-            If the root would split with what is no probability.
+            If the root's split probability is not in [0, 1].
         """
         law = self._resolved_law(design)
         resolved = replace(self, **law, num_features=design.num_features)
@@ -471,8 +468,8 @@ class Program(_NormalisedRules):
         return resolved
 
     def _check_root(self, design: Design) -> None:
-        """Refuse a split probability that is none at the root, the one node that is known here."""
-        if "log_num_features" in self._split_reads():  # constraints decide how many can be split on
+        """Raise if the split probability at the root is not in [0, 1]; others are checked later."""
+        if "log_num_features" in self._split_reads():  # constraints set how many can be split on
             return
         first, last = design.offset[:-1], design.offset[1:] - 1
         root = Node(
@@ -487,39 +484,39 @@ class Program(_NormalisedRules):
         is_known = not isinstance(probability, Tracer)
         if is_known and not 0 <= float(probability) <= 1:
             raise ValueError(
-                f"split_probability must lie in [0, 1]; got {float(probability):.6g} at the root."
+                f"split_probability must be in [0, 1]; got {float(probability):.6g} at the root."
             )
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         name = getattr(self.split_probability, "__name__", "a function")
         return [
-            f"A node splits with a probability that a program gives, {name}.",
+            f"A node splits with a probability computed by a program, {name}.",
             self._rule_in_words(),
         ]
 
     def log_stop(self, node: Node) -> Any:
-        """log(1 - p), or 0 where no rule is available."""
+        """Return log(1 - p), or 0 if no rule is available."""
         return jnp.where(node.has_rule, jnp.log1p(-self._probability(node)), 0.0)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log probability of splitting, of the feature and of the cut."""
+        """Return the log probability of splitting, of the feature and of the cut."""
         return jnp.log(self._probability(node)) + self._log_rule_share(node, rule)
 
     def _probability(self, node: Node) -> Any:
-        """Probability of splitting; NaN where it is none, so that no sum over trees is finite."""
+        """Return the split probability; NaN if invalid, so that no sum over trees is finite."""
         probability = jnp.asarray(self.split_probability(node), float)
         return jnp.where((probability >= 0) & (probability <= 1), probability, jnp.nan)
 
 
 @pytree_dataclass
 class GreedyPartition(NodePrior):
-    """A node splits with probability p^(1 + depth) (Nuti et al. 2021, GMT, section 3).
+    """Split probability p^(1 + depth) at each node (Nuti et al. 2021, GMT, section 3).
 
     The feature is uniform among all d features, the rule uniform among that feature's available
-    ones, or proportional to its gap's width (``cut_weights="gap"``: the distance-weighted law that
-    the paper's section 5 takes from Buntine 1992); what falls on features without a rule is lost,
-    so the prior sums to less than one.
+    ones, or proportional to its gap's width (``cut_weights="gap"``: the distance weighting of the
+    paper's section 5, after Buntine 1992). The mass of features without a rule is lost, so the
+    prior sums to less than one.
 
     Attributes
     ----------
@@ -542,13 +539,13 @@ class GreedyPartition(NodePrior):
     parameter_support: ClassVar[dict[str, Constraint]] = {"p": constraints.unit_interval}
 
     def __post_init__(self):
-        require(lambda p: (p > 0) & (p < 1), "p must lie in (0, 1); got {}.", self.p)
+        require(lambda p: (p > 0) & (p < 1), "p must be in (0, 1); got {}.", self.p)
         require_choice("cut_weights", self.cut_weights, ("uniform", "gap"))
         _check_rules(self.rules)
 
     @property
     def rule_facts(self) -> tuple[str, ...]:
-        """Facts that the law of the cut reads."""
+        """Facts that the distribution of the cut uses."""
         return _facts_of_cut(self.cut_weights)
 
     def resolve(self, design: Design) -> "GreedyPartition":
@@ -556,11 +553,11 @@ class GreedyPartition(NodePrior):
         return self if self.num_features else replace(self, num_features=design.num_columns)
 
     def in_words(self) -> list[str]:
-        """Say how probable the prior finds trees."""
+        """Describe how probable the prior finds trees."""
         cut = _cut_in_words(self.cut_weights)
         return [
             _chances([self.p ** (1 + depth) for depth in range(3)]),
-            f"A split looks at any column with the same probability, and {cut}.",
+            f"A split chooses any column with the same probability, and {cut}.",
         ]
 
     def weight_bounds(self, depth: np.ndarray) -> WeightBounds:
@@ -570,11 +567,11 @@ class GreedyPartition(NodePrior):
         return WeightBounds(log_stop, log_stop, log_p - np.log(self.num_features), log_p)
 
     def log_stop(self, node: Node) -> Any:
-        """log(1 - p^(1 + depth)), or 0 where no rule is available."""
+        """Return log(1 - p^(1 + depth)), or 0 if no rule is available."""
         log_p = (1 + node.depth) * jnp.log(self.p)
         return jnp.where(node.has_rule, jnp.log1p(-jnp.exp(log_p)), 0.0)
 
     def log_split(self, node: Node, rule: Rule) -> Any:
-        """Log probability of splitting, of the feature and of the cut."""
+        """Return the log probability of splitting, of the feature and of the cut."""
         share = _log_share_of_cut(self.cut_weights, rule)
         return (1 + node.depth) * jnp.log(self.p) + share - jnp.log(float(self.num_features))

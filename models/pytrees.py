@@ -1,4 +1,4 @@
-"""Frozen dataclasses that JAX sees through: parameters are leaves, settings are static."""
+"""Frozen dataclasses that are JAX pytrees: parameters are leaves, settings are static."""
 
 import dataclasses
 import sys
@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 Cls = TypeVar("Cls")
 
-# A parameter: a plain number, an array, or a tracer that stands for one.
+# A parameter: a plain number, an array, or a tracer of one.
 Number = float | np.ndarray | jax.Array
 Array = np.ndarray | jax.Array
 
@@ -25,9 +25,9 @@ def setting(**options) -> Any:
 def pytree_dataclass(cls: type[Cls]) -> type[Cls]:
     """Make a frozen dataclass a pytree; fields made by `setting` are static.
 
-    `jax.tree_util.register_dataclass` would not do: the structures of two classes of its kind are
-    equal where their settings are (jaxlib 0.10), and by a chance of about one in a hundred a cache
-    then hands one of them what was compiled for the other.
+    `jax.tree_util.register_dataclass` is unsuitable: it makes the structures of two classes equal
+    if their settings are (jaxlib 0.10), and with a probability of about one in a hundred a cache
+    then uses for one class the code compiled for the other.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
@@ -53,8 +53,8 @@ def pytree_dataclass(cls: type[Cls]) -> type[Cls]:
 
 
 def as_partial(function: Callable) -> Partial:
-    """Make a function a pytree, if it is none, so that compiled code can take it."""
-    # A Partial of a Partial would hide the data of the inner one.
+    """Make a function a pytree, if it is not one, so that compiled code accepts it."""
+    # A nested Partial would hide the data of the inner one.
     return function if isinstance(function, Partial) else Partial(function)
 
 
@@ -68,7 +68,7 @@ def require(condition, message: str, *values) -> None:
     ValueError
         If the condition does not hold, with the message.
 
-    Inside a trace, or where JAX rebuilds a pytree from placeholders, there is nothing to check.
+    Nothing is checked inside a trace, or when JAX rebuilds a pytree from placeholders.
     """
     for value in values:
         if isinstance(value, str | list | tuple):
@@ -82,14 +82,14 @@ def require(condition, message: str, *values) -> None:
 
 
 def describe_kind(value: Any) -> str:
-    """Name the type of a value, or the class that was given in place of an object."""
+    """Name the type of a value, or the class if one was given instead of an object."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def enter(registry: dict[str, Any], cls: type) -> None:
-    """Enter a class under its name, unless another one has that name.
+    """Register a class under its name, unless another one has that name.
 
-    A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
+    A class that is defined again, such as by a notebook cell that runs twice, replaces the former.
     """
     known = registry.get(cls.__name__, cls)
     if (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__):

@@ -1,6 +1,6 @@
-"""Tree priors and leaf families by name, for whatever reads or writes names.
+"""Registry of tree priors and leaf families by name, for code that reads or writes names.
 
-A class enters itself where it is defined, in any module of `bdtppl.models`: a subclass of
+A class registers itself when it is defined, in any module of `bdtppl.models`: a subclass of
 `bdtppl.models.prior_kinds.RegisteredPrior` or of `bdtppl.models.leaf.Leaf`.
 """
 
@@ -21,7 +21,7 @@ for _module in iter_modules(bdtppl.models.__path__, "bdtppl.models."):
 
 
 def writable_priors() -> dict[str, type]:
-    """Priors that numbers and words alone can describe, or the name of a tree too, by name.
+    """Return priors, by name, that numbers, words and names of trees can describe.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Settings, declared once: dataclass fields that carry their range and a sentence of help.
+"""Declared settings: dataclass fields with their range and a sentence of help.
 
-A setting of an inference and a parameter of an estimator are declared alike. From the fields follow
-the check of a user's values and its error; for estimators also a section of the docstring and the
-options of ``bdtppl fit``.
+Settings of inferences and parameters of estimators are declared alike. The fields define the check
+of a user's values and its error; for estimators, also a section of the docstring and the options of
+``bdtppl fit``.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _KEY = "bdtppl"
 
 
 class Declared(NamedTuple):
-    """Facts of a parameter that its field declares.
+    """Declared attributes of a parameter.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class Declared(NamedTuple):
     option
         Type of the option of ``bdtppl fit``; None for that of the field, False for no option.
     is_last
-        Whether the parameter is listed after those that are not.
+        Whether the parameter is listed after those without this mark.
     is_of_run
-        Whether another value makes another run, which a checkpoint does not go on with.
+        Whether another value makes another run, which cannot resume a checkpoint.
     is_saved
         Whether a saved model has it.
     """
@@ -48,7 +48,7 @@ class Declared(NamedTuple):
 
 
 def parameter(default: Any, help: str = "", **declaration: Any) -> Any:
-    """Declare a parameter; see `Declared` for what may be said of it.
+    """Declare a parameter; see `Declared` for its attributes.
 
     Examples
     --------
@@ -63,14 +63,14 @@ def parameter(default: Any, help: str = "", **declaration: Any) -> Any:
 
 
 def declared_fields(cls: Any) -> Iterator[tuple[dataclasses.Field, Declared]]:
-    """Go through the parameters of a class, in the order in which they are listed."""
+    """Yield the parameters of a class, in the order in which they are listed."""
     own = [field for field in dataclasses.fields(cls) if _KEY in field.metadata]
     for field in sorted(own, key=lambda field: field.metadata[_KEY].is_last):
         yield field, field.metadata[_KEY]
 
 
 def check_parameters(settings: Any) -> None:
-    """Refuse values that the declarations rule out.
+    """Reject values that the declarations exclude.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _require_number(name: str, value: Any, said: Declared, or_none: str) -> None
 
 
 def kinds_of(annotation: Any) -> list[Any]:
-    """Split a type into the alternatives that it is a union of."""
+    """Split a union type into its alternatives."""
     if get_origin(annotation) in (Union, types.UnionType):
         return [kind for part in get_args(annotation) for kind in kinds_of(part)]
     return [annotation]

@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences."""
+"""Numbers and lists for sentences."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -9,12 +9,12 @@ import numpy as np
 from bdtppl.models.pytrees import Number
 
 _NAMES_SHOWN = 8
-_SHOWN_NUMBERS = 12  # of a prior or a leaf family
-_MOST_WRITTEN_OUT = 1e15  # thresholds from here on are written with an exponent
+_SHOWN_NUMBERS = 12  # numbers shown of a prior or a leaf family
+_MOST_WRITTEN_OUT = 1e15  # thresholds from which an exponent is written
 
 
 def number(value: Number) -> str:
-    """Write a number with four digits, or with all before the point where these are more.
+    """Write a number with four digits, or with all digits before the point if there are more.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def listed(names: Sequence[Any], most: int = _NAMES_SHOWN) -> str:
-    """Join names as a sentence does, and count those that are too many.
+    """Join names for a sentence, and count those beyond a limit.
 
     Examples
     --------
@@ -54,15 +54,15 @@ def rows(count: Number) -> str:
 
 
 def threshold_text(threshold: float, around: tuple[float, float] | None = None) -> str:
-    """Write a threshold with the fewest digits, six at least, that part values as it does.
+    """Write a threshold with the fewest digits, at least six, that separate values as it does.
 
     Parameters
     ----------
     threshold
         The threshold.
     around
-        The greatest value below it and the least one from it on; None where they are not known, so
-        that what is written is the threshold itself.
+        The greatest value below it and the least one at or above it; None if they are not known, so
+        that the threshold itself is written.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def threshold_text(threshold: float, around: tuple[float, float] | None = None) 
 
 
 def describe_model(model: Any) -> str:
-    """Name a prior or leaf family with its numbers, and with the settings that were chosen."""
+    """Name a prior or leaf family with its hyperparameters, and with the chosen settings."""
     parts = []
     for f in fields(model):
         value = getattr(model, f.name)

@@ -68,13 +68,13 @@ def edited_trees(
     """
     no_targets = np.zeros(design.num_rows, int)
     constraints = Constraints() if constraints is None else constraints
-    constraints.require_free_leaves("A law without targets")
+    constraints.require_free_leaves("A prior without targets")
     model = PackedModel.of(TreeModel(design, no_targets, prior.base, NO_LIKELIHOOD, constraints))
     choices = NodeChoices(model)
     shape = as_shape(model, design, prior.tree.reshape(1), prior.tree.capacity)
     start = _nested(shape.rule[0], shape.left[0], 0)
     if not _is_possible(choices, start, choices.root_rows, 0):
-        raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
+        raise ValueError("The tree to edit has a leaf or a rule that the model excludes.")
     laws: dict[Nested, dict[Nested, float]] = {}
     probability: dict[Nested, float] = defaultdict(float)
     current = {start: 1.0}

@@ -271,7 +271,7 @@ def without_room(room: Path) -> Iterator[tuple[str, str]]:
         if is_refused:
             return what, ("refused" if "cannot be written" in last else f"FAILED: {last}")
         ended = "finished" if bits(out) == whole else "FAILED: other bits"
-        return what, ended + (", warned once" if said.count("fit goes on") == 1 else "")
+        return what, ended + (", warned once" if said.count("fit continues") == 1 else "")
 
     yield tried("files of 4,096 bytes at most", room / "small", ["RLIMIT_FSIZE", 4096])
     for number in (0, 1, 2, 3, 5):

@@ -246,7 +246,7 @@ def test_where_nothing_can_be_drawn_from_the_prior_it_is_said():
     model = GreedyModalTreeClassifier(hyperplanes=2, random_state=0).fit(X, X.sum(axis=1) > 1)
     data = model.to_arviz()
     assert "prior" not in data
-    assert data.attrs["no_prior_draws"] == "the prior does not say which hyperplanes there are"
+    assert data.attrs["no_prior_draws"] == "the prior does not define which hyperplanes exist"
     with pytest.raises(ValueError, match="prior_draws must be an integer"):
         model.to_arviz(prior_draws=-1)
 

@@ -94,7 +94,7 @@ def test_what_a_sum_has_not_is_refused_in_words(model, classifier):
         plot_topologies(model)
     with pytest.raises(TypeError, match="sums of many trees, which have no rules to write"):
         export.to_markdown(model)
-    with pytest.raises(ValueError, match="link='probit' is for two classes, and y has 3"):
+    with pytest.raises(ValueError, match="link='probit' requires two classes; y has 3"):
         BARTClassifier(link="probit").fit(X, np.digitize(Y, [2, 4]))
     with pytest.raises(ValueError, match=r"too few rows \(n_samples = 4\).*min_leaf=5"):
         BARTRegressor(min_leaf=5).fit(X[:4], Y[:4])
@@ -391,9 +391,9 @@ def test_groups_have_effects_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        ("town", "groups names 'town', which is no column of X"),
-        ({"school": ["hue"]}, "groups names 'hue', which is no numeric column of X"),
-        ({"school": ["school"]}, "groups names 'school', which is no numeric column"),
+        ("town", "groups must name a column of X; got 'town'"),
+        ({"school": ["hue"]}, "groups must name a numeric column of X; got 'hue'"),
+        ({"school": ["school"]}, "groups must name a numeric column of X; got 'school'"),
         ({"school": [], "hue": []}, "groups must be the name of one column"),
         ("gone", "Column 'gone', row 1: the group is missing"),
     ],
@@ -444,7 +444,7 @@ def test_an_offset_of_classes_is_on_the_scale_of_the_link(link):
     moved = law.ppf(model.mean_draws({**TABLE, "known": OFFSETS - 0.5})[..., 1])
     inside = np.abs(sums) < 5
     np.testing.assert_allclose(sums[inside] - moved[inside], 0.5, rtol=1e-6)
-    with pytest.raises(ValueError, match="offset is for two classes, and y has 3"):
+    with pytest.raises(ValueError, match="offset requires two classes; y has 3"):
         BARTClassifier(**SHORT, offset="known").fit(TABLE, np.arange(150) % 3)
 
 
@@ -457,8 +457,8 @@ def test_offsets_that_cannot_be_are_named():
     few = SHORT | {"trees": 2, "draws": 4, "extensions": 0}
     row = int(np.isnan(table["gone"]).argmax())
     for more, said in [
-        ({"offset": "town"}, "offset names 'town', which is no numeric column of X"),
-        ({"offset": "hue"}, "offset names 'hue', which is no numeric column of X"),
+        ({"offset": "town"}, "offset must name a numeric column of X; got 'town'"),
+        ({"offset": "hue"}, "offset must name a numeric column of X; got 'hue'"),
         ({"offset": "gone"}, f"Column 'gone', row {row}: the offset is missing"),
         ({"offset": "a", "groups": {"hue": ["a"]}}, "Column 'a' can have one part in a sum"),
         ({"offset": "a", "target_scale": "log1p"}, "target_scale must be 'auto' or 'identity'"),
@@ -564,8 +564,8 @@ def test_directions_that_are_true_do_no_harm():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"monotone": {"town": 1}}, "monotone names 'town', which is no numeric column of X"),
-        ({"monotone": {"hue": 1}}, "monotone names 'hue', which is no numeric column of X"),
+        ({"monotone": {"town": 1}}, "monotone must name a numeric column of X; got 'town'"),
+        ({"monotone": {"hue": 1}}, "monotone must name a numeric column of X; got 'hue'"),
         ({"monotone": {"a": 2}}, "monotone must map names of columns to 1 or -1"),
         ({"monotone": ["a"]}, "monotone must map names of columns to 1 or -1"),
         ({"monotone": {"a": 1}, "offset": "a"}, "Column 'a' can have one part"),
@@ -579,7 +579,7 @@ def test_directions_that_cannot_be_are_named(more, said):
 
 
 def test_directions_are_for_two_classes():
-    with pytest.raises(ValueError, match="monotone is for two classes, and y has 3"):
+    with pytest.raises(ValueError, match="monotone requires two classes; y has 3"):
         BARTClassifier(**RISING, monotone={"a": 1}).fit(TABLE, np.arange(150) % 3)
 
 
@@ -599,9 +599,9 @@ def test_a_warm_start_adds_draws_to_those_of_the_fit_before():
     assert model.posterior_.rule.shape[1] == 25
     np.testing.assert_array_equal(model.posterior_.value[:, :10], first.value)
     np.testing.assert_array_equal(model.posterior_.value, whole.posterior_.value)
-    with pytest.raises(ValueError, match="cannot go on: chains cannot change in number"):
+    with pytest.raises(ValueError, match="cannot resume: chains cannot change in number"):
         model.set_params(draws=5).fit(X, Y)
-    with pytest.raises(ValueError, match="cannot go on: rows, their order, buckets or the prior"):
+    with pytest.raises(ValueError, match="cannot resume: rows, their order, buckets or the prior"):
         model.set_params(draws=25).fit(X[:-1], Y[:-1])
     with pytest.raises(ValueError, match="buckets or the prior have changed"):
         model.set_params(bins=7).fit(X, Y)

@@ -80,7 +80,7 @@ def test_arrays_are_read_as_they_were_written(tmp_path):
     for name, array in ARRAYS.items():
         assert read[name].dtype == array.dtype
         np.testing.assert_array_equal(read[name], array)
-    with pytest.raises(ValueError, match="is no other kind"):
+    with pytest.raises(ValueError, match="is damaged or no other kind"):
         read_arrays(tmp_path / "it", "other kind")
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(kind, tmp_path):
         half = whole[: len(whole) // 2]
         file.write_bytes({"junk": b"junk", "empty": b"", "truncated": half}[kind])
     name = "two" if kind == "other" else "one"
-    said = r"is no checkpoint, or is damaged .*: remove it"
+    said = r"is not a checkpoint, or is damaged .*: remove it"
     with pytest.raises(ValueError, match=said), keeping(tmp_path, lambda: name, 3):
         pass
 
@@ -177,7 +177,7 @@ def test_arrays_of_another_shape_are_refused(tmp_path):
     ):
         changed = {name: np.asarray(array) for name, array in (arrays | change).items()}
         write_arrays(file, KIND, header, changed)
-        with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
+        with pytest.raises(ValueError, match="is not a checkpoint, or is damaged"):
             model.fit(X, Y)
 
 
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(tmp_path, monkeypatc
         run.offer(lambda: {"a": 1})
         run.offer(lambda: {"a": 2})
         assert len(said) == 1
-        assert "cannot be written (No space left on device); the fit goes on" in str(
+        assert "cannot be written (No space left on device); the fit continues" in str(
             said[0].message
         )
         assert not [*folder.glob(".*.partial")]
@@ -383,7 +383,7 @@ def test_a_folder_that_cannot_be_made_is_refused(kind, tmp_path):
     else:
         folder.write_text("in the way")
     given = folder / "below" if kind == "under a file" else folder
-    said = "is a link to nothing" if kind == "dangling" else "is not a folder"
+    said = "is a dangling link" if kind == "dangling" else "is not a folder"
     with pytest.raises(OSError, match=f"checkpoint .* cannot be written: .* {said}"):
         BARTRegressor(**FEW, checkpoint=given).fit(X, Y)
     with pytest.raises(TypeError, match="checkpoint must be the path of a folder; got 3"):

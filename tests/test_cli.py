@@ -332,7 +332,7 @@ def test_predict_keeps_an_id_and_else_numbers_the_rows(regressor, tmp_path):
     assert last_column(named, "--id", "plot") == ["plot", "n", "s", "w"]
     table = write_table(tmp_path / "t.csv", {"age": [1], "prediction": ["a"]})
     said = refusal("predict", regressor[0], table, "--id", "prediction")
-    assert said == f"Column 'prediction' of {table} is named as a prediction: rename it."
+    assert said == f"Column 'prediction' of {table} has the name of a prediction: rename it."
     assert "Column 'tree' is not in" in refusal("predict", regressor[0], table, "--id", "tree")
 
 
@@ -375,12 +375,12 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (None, [], "does not exist"),
         ("a,b,y\n", [], "has no rows"),
         ("", [], "is empty"),
-        ("y\nu\nv\n", [], "has no column beside the target 'y'"),
+        ("y\nu\nv\n", [], "has no column besides the target 'y'"),
         (GOOD.replace("y", "z"), [], "Column 'y' is not in"),
         (GOOD.replace("v", ""), [], "Column 'y', line 3: the target is missing"),
         (GOOD.replace("v", "nan"), [], "Column 'y', line 3: the target is missing"),
-        (GOOD.replace("v", "u"), [], "Column 'y': the target has one class only, 'u'"),
-        ("a,y\n1,u\n", [], "The table has one row only"),
+        (GOOD.replace("v", "u"), [], "Column 'y': the target has only one class, 'u'"),
+        ("a,y\n1,u\n", [], "The table has only one row"),
         ("a,y\n1,1\n2,inf\n3,2\n", [], "Column 'y', line 3: 'inf' is infinite"),
         ("a,y\n1,1\n2,1\n3,x\n", [], "Column 'y', line 4: 'x' is not a number but most"),
         (GOOD, ["--task", "regression"], "Column 'y', line 2: 'u' is not a number"),
@@ -388,7 +388,7 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD + "5,6\n", [], "line 5: there are 2 cells"),
         (GOOD, ["--drop", "c"], "Column 'c' is not in"),
         (GOOD, ["--drop", "y"], "--drop y names the target"),
-        (GOOD, ["--drop", "a", "--drop", "b"], "has no column beside the target"),
+        (GOOD, ["--drop", "a", "--drop", "b"], "has no column besides the target"),
         (GOOD, ["--bins", "1"], "--bins must be auto, none or an integer of at least 2; got '1'"),
         (GOOD, ["--bins", "5", "--grid", "5"], "--bins 5 and --grid 5 exclude each other"),
         (GOOD, ["--grid", "0"], "'--grid'"),
@@ -398,7 +398,7 @@ WIDE = "a,y\n" + "".join(f"{row},{row % 2}\n" for row in range(50))
         (GOOD, ["--lookahead", "2"], "--lookahead is for --model greedy-modal, not exact."),
         (GOOD, ["--binning", "log"], "'--binning'"),
         (GOOD, ["--model", "forest"], "'--model'"),
-        (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; it may be depth-decay, "),
+        (GOOD, ["--prior", "flat"], "--prior: 'flat' is not known; use one of depth-decay, "),
         (GOOD, ["--leaf", "normal-inverse-gamma"], "--leaf (for classification): "),
         (GOOD, ["--colour"], "No such option: --colour"),
         (
@@ -504,9 +504,9 @@ def test_predict_refuses_in_one_sentence_and_writes_nothing(classifier, tmp_path
 
 def test_predict_refuses_what_does_not_fit_the_model(classifier, regressor, flowers, trees):
     said = refusal("predict", classifier[0], flowers, "--interval", 0.9)
-    assert said == f"--interval is for regression, but {classifier[0]} holds a classifier."
+    assert said == f"--interval is for regression, but {classifier[0]} is a classifier."
     said = refusal("predict", regressor[0], trees, "--interval", 1)
-    assert said == "--interval must lie between 0 and 1; got 1."
+    assert said == "--interval must be between 0 and 1; got 1."
     assert "is the table itself" in refusal("predict", regressor[0], trees, "--out", trees)
     said = refusal("predict", regressor[0], trees, "--out", trees / "answers.csv")
     assert said == f"--out {trees / 'answers.csv'} cannot be written: Not a directory."
@@ -549,7 +549,7 @@ def test_priors_are_parsed(text, prior):
         ("leaf-penalty:log_phi=__import__('os')", "log_phi must be a finite number"),
         ("leaf-penalty:log_phi=inf", "log_phi must be a finite number"),
         ("depth-decay:alpha=.5,alpha=.6", "alpha is given twice"),
-        ("depth-decay:alpha=2", "alpha must lie in"),
+        ("depth-decay:alpha=2", "alpha must be in"),
         ("depth-decay:rules=all", "rules must be"),
         ("greedy-partition:num_features=3", "has no 'num_features'"),
         ("leaf-count:log_num_trees=3", "leaf-count has no 'log_num_trees'"),
@@ -818,7 +818,7 @@ def test_prior_reads_a_table_and_a_file(flowers, tmp_path):
     assert all("site" not in tree and "length" not in tree for tree in drawn["trees"])
     file.write_text("[constraints]\nfeatures = ['hue']\n")
     assert f"{file}, line 2: features names 'hue'" in refusal(*arguments)
-    assert "--drop y is for a table" in refusal("prior", "--drop", "y")
+    assert "--drop y requires a table" in refusal("prior", "--drop", "y")
     assert "--bins 3 and --grid 2 exclude" in refusal("prior", "--bins", 3, "--grid", 2)
     assert "did you mean 'length'?" in refusal("prior", flowers, "--drop", "lenth")
 
@@ -842,7 +842,7 @@ def test_datasets_says_what_is_here_and_where_the_rest_is(tmp_path, monkeypatch)
     }
     result = run("datasets")
     assert "not the known file" in result.stdout
-    assert f"holds 0 of {len(SOURCES)} tables" in " ".join(result.stdout.split())
+    assert f"contains 0 of {len(SOURCES)} tables" in " ".join(result.stdout.split())
 
 
 # ------------------------------------------------------------------------------ files and the shell
@@ -874,7 +874,7 @@ def test_parquet_without_a_reader_says_what_to_install(classifier, flowers, tmp_
 def test_dates_are_refused_with_advice(tmp_path):
     table = write_table(tmp_path / "t.csv", {"day": ["2024-02-29", "2024-3-1"], "y": [1, 2]})
     said = refusal("fit", table, "--target", "y")
-    assert said.startswith("Column 'day' holds dates, such as '2024-02-29'")
+    assert said.startswith("Column 'day' contains dates, such as '2024-02-29'")
     assert "leave the column out with --drop" in said
 
 
@@ -883,9 +883,9 @@ def test_targets_that_are_no_quantity_and_no_class_are_refused(tmp_path):
     columns = {"a": [*range(30)], "name": names, "day": [f"2024-02-{d % 28}" for d in range(1, 31)]}
     table = write_table(tmp_path / "t.csv", columns)
     said = refusal("fit", table, "--target", "name", "--model", "greedy-modal")
-    assert said.startswith("Column 'name' has 30 classes in 30 rows, as identifiers")
+    assert said.startswith("Column 'name' has 30 classes in 30 rows, like row identifiers")
     said = refusal("fit", table, "--target", "day", "--model", "greedy-modal")
-    assert said.startswith("Column 'day' holds dates, such as '2024-02-1': put a number in")
+    assert said.startswith("Column 'day' contains dates, such as '2024-02-1': replace them by")
 
 
 def test_a_target_with_a_decimal_comma_is_a_quantity(tmp_path):
@@ -949,7 +949,7 @@ def test_priors_on_leaves_leave_all_behind(prior, trees, tmp_path):
 
 def test_exit_statuses_are_documented():
     said = " ".join(run("--help").stdout.split())
-    assert "Exit status: 0 done, 1 an unexpected failure, 2 something that you can put" in said
+    assert "Exit status: 0 done, 1 an unexpected failure, 2 an error that you can correct" in said
 
 
 @pytest.mark.parametrize(
@@ -970,7 +970,7 @@ def test_workers_are_asked_for_by_one_option(flowers):
     fit = ("fit", flowers, "--target", "species")
     assert refusal(*fit, "--n-jobs", "0").startswith("n_jobs must be None or an integer other")
     both = refusal(*fit, "--n-jobs", "2", "--dask", "tcp://127.0.0.1:9")
-    assert both == "--n-jobs and --dask exclude each other; give one."
+    assert both == "--n-jobs and --dask exclude each other; pass one."
 
 
 def test_ordered_levels_are_named_on_the_command_line(tmp_path):

@@ -199,7 +199,9 @@ DATES = {
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_dates_are_refused_with_advice(name, kind, library):
     frame = LIBRARIES[library]({"size": np.arange(48.0), "day": DATES[kind]})
-    with pytest.raises(ValueError, match=r"Column 'day' holds dates or times .*days since the fir"):
+    with pytest.raises(
+        ValueError, match=r"Column 'day' contains dates or times .*days since the fir"
+    ):
         make(name).fit(frame, target(name, np.arange(48.0) / 20))
 
 
@@ -209,17 +211,19 @@ def test_dates_are_no_targets(kind):
     stamps = pd.Series(days).dt.tz_localize("UTC")
     spans = days - days[0]
     for y in (days, pd.Series(days), pl.Series(days), days.astype(object), days.tolist(), stamps):
-        with pytest.raises(ValueError, match=r"y holds dates or times .*days since the first one"):
+        with pytest.raises(
+            ValueError, match=r"y contains dates or times .*days since the first one"
+        ):
             make("GreedyModalTree" + kind).fit(np.eye(4), y)
     for y in (spans, pd.Series(spans), spans.tolist(), pd.period_range("2024", periods=4)):
-        with pytest.raises(ValueError, match="y holds dates or times"):
+        with pytest.raises(ValueError, match="y contains dates or times"):
             make("GreedyModalTree" + kind).fit(np.eye(4), y)
 
 
 def test_identifiers_as_classes_are_warned_of():
     labels = [f"Ann {row}" for row in range(NUM_ROWS)]
     X = np.arange(float(NUM_ROWS))[:, None]
-    with pytest.warns(TableWarning, match="y has 48 classes in 48 rows, as identifiers"):
+    with pytest.warns(TableWarning, match="y has 48 classes in 48 rows, like row identifiers"):
         make("GreedyModalTreeClassifier").fit(X, labels)
 
 
@@ -227,7 +231,7 @@ def test_dates_in_other_clothes_are_refused():
     periods = pd.period_range("2024-01", periods=4, freq="M")
     for column in (periods, np.array(periods.to_timestamp()), [DAY] * 4):
         for table in ({"day": np.asarray(column)}, pd.DataFrame({"day": column})):
-            with pytest.raises(ValueError, match="Column 'day' holds dates or times"):
+            with pytest.raises(ValueError, match="Column 'day' contains dates or times"):
                 Schema.read(table)
 
 

@@ -322,8 +322,8 @@ def test_chains_edit_a_given_tree():
     [
         ({"tree": stump(0.5).reshape(1)}, "single tree; got a batch of shape"),
         ({"tree": stump(0.5), "names": ()}, "names has 0 names, and tree splits on feature 0"),
-        ({"tree": stump(0.5), "edit_probability": 1.0}, r"must lie in \[0, 1\); got 1.0"),
-        ({"tree": stump(0.5), "edit_probability": "often"}, r"must lie in \[0, 1\); got 'often'"),
+        ({"tree": stump(0.5), "edit_probability": 1.0}, r"must be in \[0, 1\); got 1.0"),
+        ({"tree": stump(0.5), "edit_probability": "often"}, r"must be in \[0, 1\); got 'often'"),
     ],
 )
 def test_priors_without_sense_are_refused(options, message):
@@ -338,9 +338,9 @@ def test_a_tree_that_the_model_rules_out_is_refused():
             ep.key(0), TreeModel(design, np.arange(4) % 2, EditTree(stump(9.0)), leaf), capacity=3
         )
     model = TreeModel(design, np.arange(4) % 2, EditTree(stump(0.5)), leaf)
-    with pytest.raises(ValueError, match="proposal has no use under an EditTree"):
+    with pytest.raises(ValueError, match="proposal must be None under an EditTree"):
         sample_chains(ep.key(0), model, kernel=LocalMoves.of(ROTATING))
-    with pytest.raises(ValueError, match="start has no tree under an EditTree"):
+    with pytest.raises(ValueError, match="start must be None or 'prior' under an EditTree"):
         sample_chains(ep.key(0), model, first_trees=stump(0.5))
     with pytest.raises(TypeError, match="tree must be a Tree; got dict"):
         EditTree({})
@@ -451,7 +451,7 @@ def test_estimators_edit_a_tree(tmp_path):
     assert (model.predict(X) == y).all()
     assert math.isnan(model.map_log_joint_)
     assert model.summary()["map_log_joint"] is None
-    assert "drawn most often" in str(model.summary())
+    assert "most frequent draw" in str(model.summary())
     assert set(model.diagnostics_) >= {"log_likelihood", "num_leaves"}
     assert np.isfinite([model.log_evidence_, model.log_evidence_se_]).all()
     assert "lp" not in model.to_arviz(prior_draws=5)["sample_stats"]
@@ -463,10 +463,10 @@ def test_estimators_edit_a_tree(tmp_path):
     assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
     assert loaded.prior_.tree.to_nested() == model.prior_.tree.to_nested()
     bdtppl.write_report(model, tmp_path / "report.html")
-    assert "a given tree of 2 leaves is edited" in (tmp_path / "report.html").read_text()
+    assert "A given tree of 2 leaves is edited" in (tmp_path / "report.html").read_text()
     with pytest.raises(ValueError, match="tree splits on 'dose', which is not one of age"):
         model.fit({"age": X["age"]}, y)
-    with pytest.raises(ValueError, match="proposal must be left at its default under an EditTree"):
+    with pytest.raises(ValueError, match="proposal must have its default under an EditTree"):
         bdtppl.MetropolisTreeClassifier(prior=prior, proposal="regrow").fit(X, y)
 
 
@@ -474,7 +474,7 @@ def test_estimators_edit_a_tree(tmp_path):
 @pytest.mark.parametrize("kind", ["Exact", "GreedyModal", "Particle", "GFlowNet"])
 def test_what_cannot_edit_says_so(kind):
     model = getattr(bdtppl, f"{kind}TreeRegressor")(prior=EditTree(stump(0.5)), max_depth=2)
-    message = "EditTree weighs sequences of edits. MetropolisTree estimators take it"
+    message = "EditTree weights sequences of edits. MetropolisTree estimators accept it"
     with pytest.raises(ValueError, match=message):
         model.fit(np.arange(8.0)[:, None], np.arange(8.0))
 
@@ -488,5 +488,5 @@ def test_a_tree_of_scikit_learn_routes_as_it_does_there(estimator):
     fitted = estimator(max_leaf_nodes=9, random_state=0).fit(matrix, y)
     tree = Tree.from_sklearn(fitted)
     np.testing.assert_array_equal(route(tree, matrix), fitted.apply(matrix))
-    with pytest.raises(TypeError, match="fitted decision tree is needed; got DecisionTree"):
+    with pytest.raises(TypeError, match="must be a fitted decision tree; got DecisionTree"):
         Tree.from_sklearn(estimator())

@@ -185,7 +185,9 @@ def test_weights_of_a_few_draws_are_told(monkeypatch):
         model = GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
     assert model.pareto_k_ < 0.7
     monkeypatch.setattr(gflownet, "pareto_k", lambda log_weights: 0.8)
-    with pytest.warns(ConvergenceWarning, match=r"effective size 100, Pareto k 0\.80, above 0\.7"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"effective sample size 100, Pareto k 0\.80, above 0\.7"
+    ):
         GFlowNetTreeClassifier(**TINY).fit(X, LABELS)
 
 

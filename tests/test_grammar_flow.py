@@ -361,7 +361,7 @@ def test_a_checkpoint_goes_on_to_the_same_state():
     assert (other.ring.words != whole.ring.words).any()
 
     arrays.popitem()
-    with pytest.raises(ValueError, match="The checkpoint is of another problem"):
+    with pytest.raises(ValueError, match="The checkpoint is from another problem"):
         read_state(start, arrays)
 
 
@@ -400,7 +400,7 @@ def test_the_ring_keeps_the_latest():
         (Constraints(max_depth=11), "got 11"),
         (
             Constraints(max_depth=2, keep_together=[KeepTogether({0: (0.5, None)})]),
-            "no constraints that look at the path",
+            "does not support constraints on paths",
         ),
     ],
 )

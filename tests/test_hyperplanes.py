@@ -359,8 +359,8 @@ def test_columns_that_make_no_hyperplane_are_left_out():
         ({"hyperplanes": -1}, "hyperplanes must be an integer of at least 0; got -1"),
         ({"hyperplanes": 1.5}, "hyperplanes must be an integer of at least 0"),
         ({"hyperplanes": True}, "hyperplanes must be an integer of at least 0"),
-        ({"lookahead": 2}, "hyperplanes are not searched for ahead; got lookahead=2"),
-        ({"split_precision": 0.1}, "hyperplanes do not go with split_precision"),
+        ({"lookahead": 2}, "lookahead must be 1 with hyperplanes; got 2"),
+        ({"split_precision": 0.1}, "hyperplanes cannot be combined with split_precision"),
         ({"prior": DescriptionLength()}, "the prior needs rules='gaps'; got a DescriptionLength"),
     ],
 )

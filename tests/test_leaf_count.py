@@ -349,13 +349,13 @@ def test_numbers_without_sense_are_refused(make, message):
 def test_what_takes_other_priors_says_so():
     design, leaf, y = small()
     grammar = compile_grammar(design)
-    with pytest.raises(ValueError, match="weigh nodes one by one"):
+    with pytest.raises(ValueError, match="weight nodes one by one"):
         ExactPosterior(grammar, Pinball(), leaf, y)
-    with pytest.raises(ValueError, match="weigh nodes one by one"):
+    with pytest.raises(ValueError, match="weight nodes one by one"):
         TreeMarginal(grammar, Pinball(), leaf)
-    with pytest.raises(ValueError, match="weigh nodes one by one"):
+    with pytest.raises(ValueError, match="weight nodes one by one"):
         GreedyModalTreeClassifier(prior=Pinball()).fit([[1.0], [2.0]], ["a", "b"])
-    with pytest.raises(ValueError, match="takes priors that weigh the number of leaves"):
+    with pytest.raises(ValueError, match="accepts priors that weight the number of leaves"):
         LeafCountPosterior(grammar, LeafPenalty(), leaf, y)
     assert type(exact_posterior(grammar, LeafPenalty(), leaf, y)) is ExactPosterior
 

@@ -141,7 +141,7 @@ def test_so_many_rows_are_computed_at_once_as_memory_allows(monkeypatch):
 
 def test_results_beyond_the_memory_are_refused_early():
     model = bdtppl.load(DATA / "soft-values", trusted=True)
-    with pytest.raises(ValueError, match=r"take .* GB, and this machine has .*fewer rows or draws"):
+    with pytest.raises(ValueError, match=r"need .* GB, but this machine has .*fewer rows or draws"):
         model.sample_predictive(np.full((2, 2), 0.5), draws=10**12)
     calls = []
 
@@ -149,7 +149,7 @@ def test_results_beyond_the_memory_are_refused_early():
         calls.append(rows)
         return np.broadcast_to(0.0, (1, 1 << 40))
 
-    with pytest.raises(ValueError, match=r"Results of 10,000 rows take"):
+    with pytest.raises(ValueError, match=r"Results of 10,000 rows need"):
         by_rows(wide, 10_000, many_rows._BYTES_AT_ONCE)
     assert len(calls) == 1
 

@@ -136,5 +136,5 @@ def test_what_has_no_such_interval_says_what_has():
     model = every.fitted("GreedyModalTreeRegressor")
     with pytest.raises(ValueError, match="kind must be 'target' or 'mean'; got 'median'"):
         model.predict_interval(every.NEW, kind="median")
-    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\); got 1"):
+    with pytest.raises(ValueError, match=r"level must be in \(0, 1\); got 1"):
         every.fitted("ExactTreeClassifier").predict_proba_interval(every.NEW, 1)

@@ -472,7 +472,7 @@ def test_bad_input_is_named(options, message):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"jump": 1.0}, "moves names 'jump'"),
+        ({"jump": 1.0}, "moves must name .*; got 'jump'"),
         ({"grow": 1.0}, "both grow and prune"),
         ({"grow": 0.0}, "at least 0"),
     ],

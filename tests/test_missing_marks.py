@@ -118,7 +118,7 @@ def test_what_holds_for_a_column_holds_for_its_mark():
     whole = KeepTogether({"start": (-9, 9), "age": (-9, 9)})
     assert roots(constraints=Constraints(keep_together=[whole]))[0] == {"start=missing"}
     open_ended = KeepTogether({"start": (None, None), "age": (None, None)})
-    with pytest.warns(UserWarning, match="leave the root no rule"):
+    with pytest.warns(UserWarning, match="leave the root without a rule"):
         assert roots(constraints=Constraints(keep_together=[open_ended]))[0] == set()
 
 

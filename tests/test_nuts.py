@@ -186,9 +186,9 @@ def test_misuse_is_named(one_split):
     density, warm, _ = one_split
     paths = Topology("100").paths
     chains = SAMPLER.start(KEY, density, paths, 2)
-    with pytest.raises(ValueError, match="0 of 500 steps of warm-up"):
+    with pytest.raises(ValueError, match="0 of 500 steps"):
         SAMPLER.draw(KEY, density, paths, chains, 5)
-    with pytest.raises(ValueError, match="no step to make from 500"):
+    with pytest.raises(ValueError, match="no step left after 500"):
         SAMPLER.warm_up(KEY, density, paths, warm)
     with pytest.raises(ValueError, match="num_draws must be at least 1"):
         SAMPLER.draw(KEY, density, paths, warm, 0)

@@ -257,7 +257,7 @@ def test_a_lost_scheduler_is_said_and_the_checkpoint_resumes(alone, tmp_path, mo
 
         monkeypatch.setattr(checkpoints, "write_arrays", write_and_kill)
         with (
-            pytest.raises(WorkersLost, match=r"The dask scheduler was lost\. Start it and its"),
+            pytest.raises(WorkersLost, match=r"The dask scheduler was lost\. Restart it and its"),
             workers(dask=address),
         ):
             model.fit(X, Y)

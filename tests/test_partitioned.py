@@ -172,7 +172,7 @@ def test_a_column_is_what_its_parts_say_together():
 
     require_alike(ExactTreeClassifier(**SETTINGS).fit(make), wanted, X)
     other = X.assign(hue=1.5)
-    with pytest.raises(ValueError, match="'hue' holds numbers in some parts and categories in"):
+    with pytest.raises(ValueError, match="'hue' contains numbers in some parts and categories in"):
         ExactTreeClassifier(**SETTINGS).fit(lambda: iter([(X[10:], y[10:]), (other, y)]))
 
 
@@ -275,15 +275,15 @@ def test_what_needs_the_rows_says_so(fitted, ask):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bins": "auto"}, "need a number of buckets, such as bins=16"),
-        ({"bins": None}, "need a number of buckets, such as bins=16"),
+        ({"bins": "auto"}, "bins must be an integer for rows in parts, such as 16"),
+        ({"bins": None}, "bins must be an integer for rows in parts, such as 16"),
         ({"bins": 1}, "bins must be None or an integer of at least 2"),
-        ({"max_depth": None}, "need a limit of depth, such as max_depth=3"),
-        ({"method": "chart"}, "take method='boxes'"),
+        ({"max_depth": None}, "max_depth must be a number for rows in parts, such as max_depth=3"),
+        ({"method": "chart"}, "use method='boxes'"),
         ({"max_bytes": 10}, "lower bins or max_depth, or raise max_bytes"),
         (
             {"constraints": Constraints(monotone={"size": 1})},
-            "tie the leaves of a tree together: use a Metropolis tree",
+            "couple the leaves of a tree: use a Metropolis tree",
         ),
     ],
     ids=str,
@@ -297,20 +297,20 @@ def test_settings_that_parts_cannot_have_are_refused_by_name(options, message):
 def test_arguments_that_are_no_parts_are_refused_by_name():
     X, y, _ = table()
     model = ExactTreeClassifier(**SETTINGS)
-    with pytest.raises(TypeError, match="an iterator, which can be read once"):
+    with pytest.raises(TypeError, match="must be readable twice; got an iterator"):
         model.fit(iter([(X, y)]))
-    with pytest.raises(TypeError, match="these hold the targets"):
+    with pytest.raises(TypeError, match="must be part of the chunks"):
         model.fit(chunks(X), y)
     with pytest.raises(ValueError, match="no rows"):
         model.fit(lambda: [(X[:0], y[:0])])
     same, lengths = iter([(X, y)] * 2), iter([50, 50, 40])
-    with pytest.raises(TypeError, match="the same iterator again"):
+    with pytest.raises(TypeError, match="the same one again"):
         model.fit(lambda: same)
     with pytest.raises(ValueError, match="second pass over the parts found 40 rows and the first"):
         model.fit(lambda: [(X[:n], y[:n]) for n in [next(lengths)]])
     with pytest.raises(ValueError, match="different columns"):
         model.fit(lambda: [(X, y), (X[["size"]], y)])
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="only one class"):
         model.fit(lambda: [(X, np.zeros(len(X)))])
 
 
@@ -451,12 +451,12 @@ def test_a_folder_is_fitted_and_saved(folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--target", "y"), "such as --bins 16"),
-        (("--target", "size"), "say by --task"),
+        (("--target", "y"), "such as 16"),
+        (("--target", "size"), "set --task"),
         (("--target", "why"), "Column 'why' is not in the files of"),
-        (("--target", "y", "--report"), "as --report needs them"),
-        (("--target", "y", "--model", "metropolis"), "take --model exact"),
-        (("--target", "y", "--leaf", "dirichlet:0.5"), "as a leaf family needs them"),
+        (("--target", "y", "--report"), "but --report needs them"),
+        (("--target", "y", "--model", "metropolis"), "use --model exact"),
+        (("--target", "y", "--leaf", "dirichlet:0.5"), "but a leaf family needs them"),
     ],
     ids=str,
 )
@@ -475,7 +475,7 @@ def test_a_folder_without_dask_says_what_to_install(folder, monkeypatch):
 
 @needs_dask
 def test_an_empty_folder_is_refused(tmp_path):
-    assert "has no Parquet file" in " ".join(run(tmp_path, "--target", "y").output.split())
+    assert "must contain a Parquet file" in " ".join(run(tmp_path, "--target", "y").output.split())
 
 
 def test_ordered_categories_in_parts_are_one_column_of_cuts():

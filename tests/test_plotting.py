@@ -386,9 +386,9 @@ def test_a_bare_tree_shows_its_rules_and_slots():
         plot_tree(tree, names=("age",))
     with pytest.raises(ValueError, match="rank must be 0 for a bare tree; got 1"):
         plot_tree(tree, 1)
-    with pytest.raises(ValueError, match="A bare tree must be one"):
+    with pytest.raises(ValueError, match="tree must be a single tree"):
         plot_tree(tree.reshape(1))
-    with pytest.raises(ValueError, match="names are for a bare tree"):
+    with pytest.raises(ValueError, match="names requires a bare tree"):
         plot_tree(GivenTrees([{}], STUMP_X, [0] * 4 + [1] * 4, classes=[0, 1]), names=("a",))
     with pytest.raises(TypeError, match="got a Tree, which plot_tree draws"):
         plot_structures(tree)
@@ -412,7 +412,7 @@ def test_structures_fill_the_axes_that_are_given(stump):
     (ax,) = plot_structures(stump, k=1, axes=given)
     assert ax is given
     _, given = plt.subplots(2, 2)
-    with pytest.raises(ValueError, match="axes must hold k = 3 axes; got 4"):
+    with pytest.raises(ValueError, match="axes must contain k = 3 axes; got 4"):
         plot_structures(stump, k=3, axes=given)
     with pytest.raises(ValueError, match="k must be an integer of at least 1; got 0"):
         plot_structures(stump, k=0)
@@ -692,11 +692,11 @@ def test_an_estimator_that_is_not_fitted_is_refused():
         ({"levels": ()}, "levels must be"),
         ({"feature": "x9"}, r"feature must name one of the 3 columns \(x0, x1, x2\).*'x9'"),
         ({"feature": 3}, "feature must name one of the 3 columns.* got 3"),
-        ({"feature": 0, "at": {"z": 1.0}}, "at names 'z', which is no column"),
-        ({"feature": 0, "at": {"x1": "big"}}, "at gives 'x1' the value 'big'; a number is needed"),
+        ({"feature": 0, "at": {"z": 1.0}}, "at must name columns of the table; got 'z'"),
+        ({"feature": 0, "at": {"x1": "big"}}, "at must give 'x1' a number; got 'big'"),
         ({"feature": 0, "at": [1.0]}, "a row of 3 values; got 1"),
-        ({"at": {"x1": 0.5}}, "name the feature too"),
-        ({"y": [1.0]}, "give X too"),
+        ({"at": {"x1": 0.5}}, "set feature too"),
+        ({"y": [1.0]}, "pass X too"),
         ({"X": "x1"}, "X must be a table, not 'x1'"),
         ({"X": [[0.0, 0.0, 0.0]], "y": [1.0, 2.0]}, "y has 2 values for 1 rows of X"),
     ],

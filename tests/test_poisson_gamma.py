@@ -200,7 +200,7 @@ def test_a_family_that_is_no_pytree_is_refused():
         pass
 
     del LEAF_FAMILIES["Bare"]
-    with pytest.raises(TypeError, match="Bare, which is no pytree: decorate the class"):
+    with pytest.raises(TypeError, match="Bare, which is not a pytree: decorate the class"):
         bdtppl.ExactTreeRegressor(leaf=Bare()).fit([[0.0], [1.0]], [1.0, 2.0])
 
 

@@ -130,7 +130,7 @@ def test_partial_dependence_of_classes(classifier, three_classes):
     assert (low <= high).all()
     assert line.get_color() == class_style(2)["facecolor"]
     assert legend_labels(ax) == ["0", "1", "2", "90 % band"]
-    with pytest.raises(ValueError, match="ice draws curves of one class: name it by target"):
+    with pytest.raises(ValueError, match="ice draws curves of one class: set target to a class"):
         plot_partial_dependence(three_classes, 1, ice=2)
     with pytest.raises(ValueError, match=r"target must be one of the classes, 0, 1, 2; got 'x'"):
         plot_partial_dependence(three_classes, 1, target="x")
@@ -223,7 +223,7 @@ def test_calibration_refuses_what_does_not_fit(regressor, classifier):
         plot_calibration(regressor, X, y[1:])
     with pytest.raises(ValueError, match="kind must be 'pit' or 'coverage'; got 'roc'"):
         plot_calibration(regressor, kind="roc")
-    with pytest.raises(ValueError, match="target names a class, and a ExactTreeRegressor has none"):
+    with pytest.raises(ValueError, match="target must be None for a ExactTreeRegressor"):
         plot_calibration(regressor, target="high")
     with pytest.raises(ValueError, match="y has the class 'tall', which the model does not know"):
         plot_calibration(classifier, X, ["tall"] * 5)
@@ -307,7 +307,7 @@ def test_evidence_is_that_of_other_fits():
     assert model.log_evidence_ == pytest.approx(model.exact_.log_evidence)
     with pytest.raises(ValueError, match="parameter must be one of prior__log_phi, leaf__conc"):
         plot_evidence(model, "prior__alpha", [0.5])
-    with pytest.raises(ValueError, match=r"alpha must lie in \(0, 1\]"):
+    with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\]"):
         plot_evidence(
             ExactTreeClassifier(bins=3, prior=DepthDecay()).fit(X, labels), "prior__alpha", [1.5]
         )
@@ -367,7 +367,7 @@ def test_a_roc_curve_is_that_of_the_probabilities(classifier, three_classes):
         plot_roc(three_classes, three_classes.design_.matrix, three_classes.posterior_.y)
     with pytest.raises(ValueError, match="plot_roc needs new rows"):
         plot_roc(classifier, None, None)
-    with pytest.raises(ValueError, match="All rows, or none, are of class"):
+    with pytest.raises(ValueError, match="y must have rows inside and outside"):
         plot_roc(classifier, X[y == 0], classifier.classes_[y[y == 0]])
 
 

@@ -65,10 +65,10 @@ def test_a_file_says_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("= 0.9", "= 2.0", "line 4: alpha must lie in (0, 1]; got 2.0."),
+        ("= 0.9", "= 2.0", "line 4: alpha must be in (0, 1]; got 2.0."),
         ("alpha", "alfa", "line 4: [prior] has no 'alfa'; it has kind, alpha, "),
         ("[4, 9]", "[9, 4]", "line 19: The box on 'start' must span low <= high"),
-        ("[4, 9]", "[4, 9, 9]", "line 19: A box has [low, high] for 'start'; got [4, 9, 9]."),
+        ("[4, 9]", "[4, 9, 9]", "line 19: A box needs [low, high] for 'start'; got [4, 9, 9]."),
         ("0 =", "x =", "line 13: A depth must be a number; got 'x'."),
         ("= 5", "= 0", "line 9: min_leaf must be an integer of at least 1; got 0."),
         ("= 2\n", '= "a"\n', "line 5: beta must be a number; got 'a'."),
@@ -81,7 +81,7 @@ def test_a_file_says_what_it_says(tmp_path):
         ('[["age", "start"]]', '["age"]', "line 10: before must list pairs of features; got ["),
         ("4, 9]\n", "4, 9", "line 19: Unclosed array."),
         ('"DepthDecay"', "{}", "line 3: kind must be one of DepthDecay, "),
-        ("= 0.9", f"= {'9' * 400}", "line 4: alpha is too large a number for float64."),
+        ("= 0.9", f"= {'9' * 400}", "line 4: alpha is too large for float64."),
     ],
 )
 def test_every_error_names_its_line(tmp_path, old, new, said):
@@ -124,7 +124,7 @@ def test_a_tree_to_edit_is_named_or_written_down(tmp_path):
     for given, said in (
         ("3", "line 5: tree must be a path or a table; got 3."),
         ('"none"', "none cannot be read: No such file or directory."),
-        ('"prior.toml"', "prior.toml is no file that to_json of bdtppl.export wrote."),
+        ('"prior.toml"', "prior.toml was not written by to_json of bdtppl.export."),
         ('{ column = "age" , left = 3}', "A node of a tree must be a table; got 3."),
     ):
         with pytest.raises(ValueError, match=re.escape(said)):
@@ -157,7 +157,7 @@ refused = [["x1", 2.5]]
         ("a = " + "[" * 5000 + "]" * 5000, "has too many brackets or tables inside one another."),
         ('"' + "a = { " * 5000, "line 1: "),
         ("[prior" + ".base" * 5000 + ']\nkind = "EditTree"', "kind must be one of"),
-        (f"a = {'9' * 5000}", "holds a number that cannot be read"),
+        (f"a = {'9' * 5000}", "contains a number that cannot be read"),
         ("keep_together = [3]", "keep_together must be tables"),
     ],
 )

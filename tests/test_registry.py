@@ -181,7 +181,7 @@ def test_a_leaf_family_and_a_prior_of_ones_own_work_everywhere(times, tmp_path):
         drawn = model.sample_predictive([[0.0]], 4000)
         # 5 standard errors of a share: a false alarm in 2 million.
         assert abs((drawn <= interval[1]).mean() - 0.9) < 5 * np.sqrt(0.09 / 4000)
-        with pytest.raises(ValueError, match=r"has no law .*; Dirichlet.* have it"):
+        with pytest.raises(ValueError, match=r"has no distribution .*; Dirichlet.* have it"):
             model.predict_interval([[0.0]], kind="mean")
         model.save(tmp_path / kind)
         loaded = bdtppl.load(tmp_path / kind)
@@ -252,7 +252,7 @@ def test_a_leaf_family_of_a_file_is_held_to_the_task(times, tmp_path):
     file.write_text('[leaf]\nkind = "DirichletCategorical"\n')
     options = ["--target", "wait", "--task", "regression", "--prior-file", file]
     said = run("fit", times, "--model", "exact", *options, status=2).stderr
-    assert "kind DirichletCategorical is no leaf family for regression" in " ".join(said.split())
+    assert "kind DirichletCategorical is not a leaf family for regression" in " ".join(said.split())
 
 
 def test_a_family_without_a_method_is_refused_by_name():

@@ -329,7 +329,7 @@ def test_published_scheme_and_classification_run():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"moves": {"swap": 1.0}}, "moves names 'swap'"),
+        ({"moves": {"swap": 1.0}}, "moves must name some of .*; got 'swap'"),
         ({"restarts": -1}, "restarts must be an integer of at least 0"),
         ({"max_splits": -1}, "max_splits must be None or an integer of at least 0"),
     ],

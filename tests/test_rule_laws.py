@@ -225,13 +225,13 @@ def test_facts_that_are_read_are_found():
     ("split_probability", "error", "message"),
     [
         (lambda node: node.rows, ValueError, "split_probability: A node has no 'rows' here; it"),
-        (lambda node: 0.9 if node.depth < 2 else 0.5, TypeError, "jnp.where in place of if"),
+        (lambda node: 0.9 if node.depth < 2 else 0.5, TypeError, "jnp.where instead of if"),
         (lambda node: np.exp(-node.depth), TypeError, "must be written in jax.numpy"),
-        (lambda node: None, TypeError, "must give a number at every node; got None"),
-        (lambda node: "half", TypeError, "must give a number at every node; got 'half'"),
-        (lambda node: -0.5, ValueError, r"must lie in \[0, 1\]; got -0.5 at the root"),
-        (lambda node: node.num_rows / 2, ValueError, r"must lie in \[0, 1\]; got 1.5 at the root"),
-        (lambda node: node.least[..., 1] + np.nan, ValueError, r"must lie in \[0, 1\]; got nan"),
+        (lambda node: None, TypeError, "must return a number at every node; got None"),
+        (lambda node: "half", TypeError, "must return a number at every node; got 'half'"),
+        (lambda node: -0.5, ValueError, r"must be in \[0, 1\]; got -0.5 at the root"),
+        (lambda node: node.num_rows / 2, ValueError, r"must be in \[0, 1\]; got 1.5 at the root"),
+        (lambda node: node.least[..., 1] + np.nan, ValueError, r"must be in \[0, 1\]; got nan"),
     ],
 )
 def test_programs_without_sense_are_refused(split_probability, error, message):
@@ -298,7 +298,7 @@ def test_weights_without_sense_below_the_root_are_refused_everywhere(inference, 
         (lambda: DepthDecay(choice="chronological"), "needs rules='cuts'"),
         (
             lambda: DepthDecay(rules="cuts", choice="chronological", over="rules"),
-            "takes no weights",
+            "excludes weights",
         ),
         (lambda: DepthDecay(feature_weights=(1.0, -1.0)), "numbers of at least 0; got -1.0"),
         (lambda: DepthDecay(feature_weights={"x0": "a"}), "numbers of at least 0; got 'a'"),
@@ -322,9 +322,9 @@ def test_weights_that_do_not_fit_the_features_are_refused():
 def test_other_inferences_refuse_what_they_cannot_do():
     design, y = Design.from_matrix(np.eye(3)), np.arange(3) % 2
     leaf, limits = DirichletCategorical.symmetric(2), Constraints(before=((0, 1),))
-    with pytest.raises(ValueError, match="do not look at the path"):
+    with pytest.raises(ValueError, match="do not support constraints on paths"):
         greedy.pose(TreeModel(design, y, DepthDecay(), leaf, limits))
-    with pytest.raises(ValueError, match="cannot weigh rules by the DepthDecay's"):
+    with pytest.raises(ValueError, match="cannot weight rules by the DepthDecay's"):
         greedy.pose(TreeModel(design, y, DepthDecay(over="rules"), leaf))
     prior = DepthDecay(rules="cuts", over="rules")
     with pytest.raises(ValueError, match="each_cut=True"):

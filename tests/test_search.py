@@ -361,7 +361,7 @@ def test_what_cannot_be_bounded_is_refused():
     model = table(0)
     with pytest.raises(TypeError, match="_Unbounded has no method weight_bounds"):
         TreeSearch(with_prior(model, _Unbounded()))
-    with pytest.raises(ValueError, match="no rule weighs more than 1"):
+    with pytest.raises(ValueError, match="rule weights of at most 1"):
         TreeSearch(with_prior(model, LeafPenalty(-1.0)))
     with pytest.raises(TypeError, match="_Densities has no method log_marginal_bound"):
         TreeSearch(TreeModel(model.design, model.y, model.prior, _Densities())).run()

@@ -178,7 +178,7 @@ def test_a_level_that_is_new_is_read_as_the_usual_one():
     usual = frame["city"].mode()[0]
     with (
         pytest.warns(TableWarning, match="'Z' was not seen"),
-        pytest.warns(TableWarning, match="their usual level"),
+        pytest.warns(TableWarning, match="most frequent level"),
     ):
         predicted = model.predict(pd.DataFrame({"city": ["Z"], "size": [0.3]}))
     assert predicted == model.predict(pd.DataFrame({"city": [usual], "size": [0.3]}))
@@ -223,7 +223,7 @@ def test_a_list_has_a_weight_for_each_column_of_the_table(categories):
     in_city = model.design_.num_features - 2
     assert model.prior_.feature_weights == (*[3.0] * in_city, 1.0, 1.0)
     prior = DepthDecay(feature_weights=[3.0, 1.0, 2.0])
-    said = "has 3 numbers for 2 columns: give one for each of city and size, or names with"
+    said = "has 3 numbers for 2 columns: pass one for each of city and size, or names with"
     for estimators in all_inferences().values():
         if estimators["regression"].trees_are == "hard":
             with pytest.raises(ValueError, match=said):

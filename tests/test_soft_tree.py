@@ -246,5 +246,5 @@ def test_targets_are_drawn_where_none_are_given(model, kinds):
 
 def test_the_compound_draws_no_targets():
     paths, x = Topology("100").paths, np.linspace(0, 1, 7)[:, None]
-    with pytest.raises(ValueError, match="The compound likelihood is no law of classes"):
+    with pytest.raises(ValueError, match="The compound likelihood is no distribution"):
         handlers.seed(SoftClassification(), 0)(paths, x, None, 0.1)

@@ -520,10 +520,10 @@ def test_a_missing_folder_or_file_is_named(model, tmp_path):
 def test_what_is_no_file_is_named(model):
     (model / storage.FILE).unlink()
     (model / storage.FILE).mkdir()
-    assert "is not an ordinary file." in refusal(model, OSError)
+    assert "is not a regular file." in refusal(model, OSError)
     (model / storage.FILE).rmdir()
     os.mkfifo(model / storage.FILE)
-    assert "is not an ordinary file." in refusal(model, OSError)
+    assert "is not a regular file." in refusal(model, OSError)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
@@ -544,7 +544,7 @@ def test_one_changed_bit_is_refused(model, place):
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000, b"{'format'", b"\x89HDF"])
 def test_another_file_is_refused(model, content):
     (model / storage.FILE).write_bytes(content)
-    assert "is damaged, or is no bdtppl model: its first line is another." in refusal(model)
+    assert "is damaged or no bdtppl model: its first line is different." in refusal(model)
 
 
 def test_a_newer_format_is_refused(model):
@@ -573,10 +573,10 @@ def with_header(content: bytes, header: bytes) -> bytes:
         (b'{"arrays": {"y": ["<f8", [1000000000000]]}}', "is larger than the file"),
         (b'{"arrays": {"y": ["<f8", [1000, 1000, 1000]]}}', "is larger than the file"),
         (b'{"arrays": {"y": ["<U500000000", [2]]}}', "is larger than the file"),
-        (b'{"arrays": {"y": ["|O", [1]]}}', "arrays of |O are not read"),
+        (b'{"arrays": {"y": ["|O", [1]]}}', "arrays of |O are not supported"),
         (b'{"arrays": {"y": ["|b1", [9]]}}', "neither true nor false"),
         (b'{"arrays": {"y": ["|i1", [-1]]}}', "has the shape"),
-        (b'{"arrays": {}}', "bytes behind its arrays are of none"),
+        (b'{"arrays": {}}', "bytes after its arrays belong to none"),
         (b'{"arrays": NaN}', "NaN is not JSON"),
         (b'{"x": ' + b"9" * 5000 + b"}", "digits"),
     ],

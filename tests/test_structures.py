@@ -190,6 +190,6 @@ def test_every_estimator_sums_its_structures_up(name):
 def test_levels_are_probabilities(exact):
     found = exact.structures()
     for level in (0, 1, "most"):
-        with pytest.raises(ValueError, match="level must lie in"):
+        with pytest.raises(ValueError, match="level must be in"):
             found.credible_set(level)
     assert found.credible_set(0.01) == 1

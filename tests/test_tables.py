@@ -114,7 +114,7 @@ def test_lists_and_durations_in_parquet_are_no_categories(tmp_path):
     table = read_table(tmp_path / "t.parquet")
     assert table.columns == ["span", "size"]
     assert "'tags' of" in next(table.doubts(()))
-    with pytest.raises(ValueError, match="Column 'span' holds dates"):
+    with pytest.raises(ValueError, match="Column 'span' contains dates"):
         table.features(["span"])
 
 
@@ -231,8 +231,11 @@ def test_numbers_are_read_in_the_notation_of_their_column(write, cells, values):
     ("cells", "said"),
     [
         (["1", "1,234", "12,500"], "line 3: the number '1,234' is one .* commas .* and another"),
-        (["1,5", "3", "2.5"], "line 4: the number '2.5' is in no notation that all cells above"),
-        (["1,234", "1,5", "1.5"], "line 4: the number '1.5' is in no notation that all cells"),
+        (
+            ["1,5", "3", "2.5"],
+            "line 4: the number '2.5' is in no notation shared by all cells above",
+        ),
+        (["1,234", "1,5", "1.5"], "line 4: the number '1.5' is in no notation shared by all cells"),
     ],
 )
 def test_numbers_whose_notation_is_open_are_refused(write, cells, said):
@@ -250,7 +253,9 @@ def test_a_slip_among_decimal_commas_is_noted(write):
 
 @pytest.mark.parametrize("text", ["5.1,3.5,red\n4.9,3.0,red\n", "2,1\n2,0\n", "a,b\na,c\nd,b\n"])
 def test_a_table_without_a_header_is_refused(write, text):
-    with pytest.raises(ValueError, match=r"has no header: its first line .* Put a line of names"):
+    with pytest.raises(
+        ValueError, match=r"has no header: its first line .* Insert a line of names"
+    ):
         read_table(write(text))
 
 
@@ -405,13 +410,13 @@ def test_numbers_that_are_decorated_differently_are_a_category(write, cells):
 @pytest.mark.parametrize(
     ("cells", "error"),
     [
-        (["2024-01-31", "2024-02-01"], "holds dates"),
-        (["31.01.2024", "01.02.2024"], "holds dates"),
-        (["01/02/2024", "03/04/2024"], "holds dates"),
-        (["12:30", "13:45"], "holds dates"),
+        (["2024-01-31", "2024-02-01"], "contains dates"),
+        (["31.01.2024", "01.02.2024"], "contains dates"),
+        (["01/02/2024", "03/04/2024"], "contains dates"),
+        (["12:30", "13:45"], "contains dates"),
         (["R$ 1,500", "R$ 2,750"], "'1,500' is one number"),  # where commas are decimal
         (["1,234 cm", "5,678 cm"], "'1,234' is one number"),
-        (["1,5", "2.5"], "is in no notation that all cells above it have"),
+        (["1,5", "2.5"], "is in no notation shared by all cells above"),
     ],
 )
 def test_what_may_be_read_in_two_ways_is_refused(write, cells, error):
@@ -602,7 +607,7 @@ def test_labels_of_two_kinds_are_refused():
     ids=["mapping", "list", "array", "frame", "category"],
 )
 def test_values_that_are_one_as_text_are_refused(table):
-    with pytest.raises(ValueError, match=r"Column '(c|x0)' holds '1' both as text and as another"):
+    with pytest.raises(ValueError, match=r"Column '(c|x0)' has '1' both as text and as another"):
         Schema.read(table)
 
 

@@ -143,12 +143,15 @@ def test_the_prior_adds_up_to_one_and_can_be_cut_off():
     ("make", "message"),
     [
         (lambda: Topology("10"), "ends before"),
-        (lambda: Topology("000"), "goes on after"),
+        (lambda: Topology("000"), "continues after"),
         (lambda: Topology("1a0"), "string of 0 and 1"),
-        (lambda: neighbours(Topology(), moves={"swap": 1}), "moves names 'swap'"),
+        (
+            lambda: neighbours(Topology(), moves={"swap": 1}),
+            "moves must name some of .*; got 'swap'",
+        ),
         (lambda: neighbours(Topology(), moves={"grow": -1}), "at least 0"),
         (lambda: neighbours(Topology(), moves={"prune": 1}), "No move"),
-        (lambda: TopologyPrior(1.5), "alpha must lie in"),
+        (lambda: TopologyPrior(1.5), "alpha must be in"),
     ],
 )
 def test_bad_input_is_named(make, message):
@@ -168,5 +171,5 @@ def test_mass_of_what_is_allowed(max_splits):
 
 
 def test_trees_that_do_not_end_are_refused():
-    with pytest.raises(ValueError, match="hardly end: give max_splits"):
+    with pytest.raises(ValueError, match="hardly end: set max_splits"):
         TopologyPrior(0.95, 0.0).sample(np.random.default_rng(0))

@@ -176,10 +176,10 @@ def test_batch_axes():
 @pytest.mark.parametrize(
     ("nested", "message"),
     [
-        ([0, 1], "A node must be a dictionary, a leaf's being {}; got"),
-        (STUMP | {"left": None}, "A node must be a dictionary, a leaf's being {}; got None"),
+        ([0, 1], "A node must be a dictionary, {} for a leaf; got"),
+        (STUMP | {"left": None}, "A node must be a dictionary, {} for a leaf; got None"),
         (STUMP | {"cut": 0.5}, "threshold, left, right and missing_left; got 'cut'"),
-        ({"value": 0.5}, "A split has feature, .*; got 'value'"),
+        ({"value": 0.5}, "A split has keys feature, .*; got 'value'"),
         ({"feature": 0, "threshold": 0.5, "left": {}}, "A split needs 'right'; got only feature,"),
         (STUMP | {"feature": 0.5}, "feature must be an integer of at least 0; got 0.5"),
         (STUMP | {"feature": -1}, "feature must be an integer of at least 0; got -1"),

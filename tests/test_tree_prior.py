@@ -83,7 +83,7 @@ def test_what_cannot_be_answered_is_refused():
         PriorTrees(law.design.matrix, law.prior)
     with pytest.raises(TypeError, match="constraints must be a Constraints; got dict"):
         PriorTrees(law.design, law.prior, {"min_leaf": 2})
-    with pytest.raises(ValueError, match="A law without targets cannot keep to monotone features"):
+    with pytest.raises(ValueError, match="A prior without targets cannot use monotone features"):
         PriorTrees(law.design, law.prior, Constraints(monotone={0: 1}))
     with pytest.raises(ValueError, match="num_draws must be an integer of at least 1; got 0"):
         law.sample(ep.key(0), 0)

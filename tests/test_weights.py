@@ -293,4 +293,4 @@ def test_reports_call_the_evidence_a_pseudo_likelihood_s(tmp_path):
     bdtppl.write_report(model, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "of a pseudo-likelihood" in page
-    assert "are no counts and add up to" in page
+    assert "are not counts and sum to" in page

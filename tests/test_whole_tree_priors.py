@@ -158,7 +158,7 @@ def test_a_prior_over_trees_works_wherever_it_can(registered, tmp_path):
 )
 def test_what_cannot_weigh_whole_trees_says_so(kind):
     estimator = getattr(bdtppl, f"{kind}TreeClassifier")(prior=FewFeatures(), max_depth=2)
-    message = "FewFeatures weighs whole trees. MetropolisTree estimators take it"
+    message = "FewFeatures weights whole trees. MetropolisTree estimators accept it"
     with pytest.raises(ValueError, match=message):
         estimator.fit(np.arange(8.0)[:, None], np.arange(8) % 2)
 

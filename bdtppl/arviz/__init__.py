@@ -1,4 +1,4 @@
-"""Posteriors as ArviZ reads them."""
+"""Conversion of posteriors for ArviZ."""
 
 from bdtppl.arviz.conversion import PriorDraws, PsisLoo, for_installed_arviz, psis_loo, to_arviz
 

@@ -1,12 +1,12 @@
-"""A posterior over trees becomes an ArviZ data tree.
+"""Convert a posterior over trees to an ArviZ data tree.
 
-ArviZ diagnoses and draws numbers with chain and draw axes, so the group ``posterior`` holds the
+ArviZ diagnoses and plots numbers with chain and draw axes, so the group ``posterior`` contains the
 numbers that describe a tree: its leaves, its depth, its splits on each feature. The trees
-themselves, which have no trace to look at, are arrays in a group of their own, ``trees``. The
-pointwise log likelihood has the leaf parameters integrated out given all *other* rows, so that
-PSIS-LOO estimates exact leave-one-out (Vehtari, Gelman and Gabry 2017, section 2).
+themselves, which have no trace, are arrays in the group ``trees``. The pointwise log likelihood has
+the leaf parameters integrated out given all *other* rows, so that PSIS-LOO estimates exact
+leave-one-out (Vehtari, Gelman and Gabry 2017, section 2).
 
-The data tree is built with xarray alone and serves ArviZ 1 as it is; `for_installed_arviz` converts
+The data tree is built with xarray alone. ArviZ 1 uses it as it is; `for_installed_arviz` converts
 it for ArviZ 0.
 """
 
@@ -34,7 +34,7 @@ _LABELS: dict[type, Any] = {
     SoftPosterior: label_soft_draws,
     SumPosterior: label_sum_draws,
 }
-_LIKELIHOOD_TIE = 1e-9  # log likelihoods of a row that differ by less are equal but for rounding
+_LIKELIHOOD_TIE = 1e-9  # log likelihoods of a row that differ by less are ties up to rounding
 
 
 class PriorDraws(NamedTuple):
@@ -45,7 +45,7 @@ class PriorDraws(NamedTuple):
     described
         Numbers that describe the trees, [chain, draw, ...].
     targets
-        [chain, draw, obs]; targets of the observations' rows given each tree and no target.
+        [chain, draw, obs]; targets of the observed rows given each tree and no target.
     """
 
     described: xr.Dataset
@@ -60,8 +60,8 @@ class PsisLoo(NamedTuple):
     log_density
         float64 [obs]; log density or probability of each observation given all others.
     pareto_k
-        float64 [obs]; shape of the largest importance ratios. Above 0.7 the estimate is not to be
-        relied on.
+        float64 [obs]; shape of the largest importance ratios. Above 0.7 the estimate is not
+        reliable.
     """
 
     log_density: np.ndarray
@@ -77,14 +77,14 @@ def to_arviz(
     certificates: Mapping[str, Any] | None = None,
     prior: PriorDraws | None = None,
 ) -> xr.DataTree:
-    """Lay out a posterior as ArviZ expects it.
+    """Convert a posterior to the layout that ArviZ expects.
 
     The log likelihood of a row is raised to the power of its weight (``constant_data.weight``), so
-    that sums over ``obs`` (`arviz.loo`) are weighted; if the weights are no counts, the likelihood
-    is a pseudo-likelihood. ArviZ takes all draws for equally weighted: weighted trees are
-    resampled, to 4 chains of 250 draws. The attribute ``effective_size`` is then that of the
-    weights, 1 over the sum of their squares, of which ArviZ's own effective sizes and R-hat know
-    nothing.
+    that sums over ``obs`` (`arviz.loo`) are weighted; if the weights are not counts, the likelihood
+    is a pseudo-likelihood. ArviZ treats all draws as equally weighted, so weighted trees are
+    resampled to 4 chains of 250 draws. The attribute ``effective_size`` is then the effective
+    sample size of the weights, 1 over the sum of their squares, which ArviZ's own effective sample
+    sizes and R-hat do not reflect.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def to_arviz(
     classes
         Class labels [c], for classification: y is an index into them.
     inference
-        How the posterior was got; named in the attributes.
+        Name of the inference, stored in the attributes.
     certificates
         Bounds by name, as further attributes.
     prior
@@ -108,8 +108,8 @@ def to_arviz(
             ``num_leaves``, ``max_leaf_depth`` [chain, draw]; ``splits_on`` [chain, draw, feature],
             the number of splits on each feature.
         sample_stats
-            [chain, draw]: ``lp`` (log joint), ``log_likelihood`` (of all rows), and what else the
-            inference reports.
+            [chain, draw]: ``lp`` (log joint), ``log_likelihood`` (of all rows), and other numbers
+            that the inference reports.
         log_likelihood
             ``y`` [chain, draw, obs], rounded to 1e-9 (see the notes).
         posterior_predictive
@@ -119,24 +119,24 @@ def to_arviz(
         constant_data
             ``X`` [obs, feature] (NaN is missing), ``weight`` [obs].
         prior, prior_predictive
-            Likewise of draws from the prior, if there are any; draws of their own.
+            The same for draws from the prior, if there are any; these draws are separate.
         trees
             The arrays of `Tree`, as ``node_feature``, ``node_threshold``, ...
             [chain, draw, node] and ``num_nodes`` [chain, draw]; the statistics of the training rows
             in each node, ``node_statistics`` [chain, draw, node, class or statistic].
 
-    Soft trees and sums of trees have groups of their own instead of these trees' arrays: see
+    Soft trees and sums of trees have their own groups instead of these arrays: see
     `bdtppl.arviz.soft_groups.label_soft_draws` and `bdtppl.arviz.sum_groups.label_sum_draws`. Their
     log likelihood is that of each row given the draw's parameters; the compound likelihood of
-    classes (equation 8 of Cochrane et al. 2024) is no law of single rows, and the group is then
-    absent.
+    classes (equation 8 of Cochrane et al. 2024) is not a distribution of single rows, and the group
+    is then absent.
 
     Notes
     -----
-    Many trees give a row the same likelihood, and ArviZ's Pareto smoothing breaks where the largest
-    importance ratios are ties, equal or equal but for rounding: it returns NaN, fails, or fits a
-    shape of 20. The log likelihood is therefore rounded to 1e-9, and the draws that tie for a row's
-    smallest one are spread evenly over 1e-9 above it.
+    Many trees give a row the same likelihood. ArviZ's Pareto smoothing breaks if the largest
+    importance ratios are ties, exactly or up to rounding: it returns NaN, fails, or fits a shape of
+    20. The log likelihood is therefore rounded to 1e-9, and draws that tie for a row's smallest
+    value are spread evenly over 1e-9 above it.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def _groups(posterior: Any, seed: int, classes: Any, prior: PriorDraws | None) -
 
 
 def _effective_size(posterior: AnyPosterior) -> dict[str, float]:
-    """Give the effective sample size of weighted draws; nothing for equally weighted ones."""
+    """Return the effective sample size of weighted draws; empty for equally weighted ones."""
     if isinstance(posterior, SumPosterior):
         return {}
     if isinstance(posterior, SoftPosterior):
@@ -213,7 +213,7 @@ def _effective_size(posterior: AnyPosterior) -> dict[str, float]:
 
 
 def _describe(posterior: AnyPosterior) -> dict[str, Any]:
-    """Name the model."""
+    """Describe the model."""
     if isinstance(posterior, SoftPosterior):
         return {"model": repr(posterior.model), "sharpness": posterior.sharpness}
     if isinstance(posterior, SumPosterior):
@@ -222,7 +222,7 @@ def _describe(posterior: AnyPosterior) -> dict[str, Any]:
 
 
 def for_installed_arviz(data: xr.DataTree) -> Any:
-    """Give a data tree the type that the installed ArviZ works on.
+    """Convert a data tree to the type that the installed ArviZ uses.
 
     Returns
     -------
@@ -251,7 +251,7 @@ def psis_loo(
     Raises
     ------
     ValueError
-        If rows have no likelihood of their own (equation 8 of Cochrane et al. 2024).
+        If rows have no individual likelihood (equation 8 of Cochrane et al. 2024).
 
     Examples
     --------
@@ -272,7 +272,7 @@ def psis_loo(
             "log_likelihood": xr.Dataset({"y": (axes, log_likelihood)}),
         }
     )
-    with warnings.catch_warnings():  # the shapes of the tails are handed on
+    with warnings.catch_warnings():  # the shapes of the tails are returned
         warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto")
         warnings.simplefilter("ignore", RuntimeWarning)  # weights of a tail that overflow are 0
         loo = arviz.loo(for_installed_arviz(data), pointwise=True)
@@ -281,14 +281,14 @@ def psis_loo(
 
 
 def _equally_weighted(posterior: AnyPosterior, seed: int) -> AnyPosterior:
-    """Resample weighted draws: ArviZ knows no weights."""
+    """Resample weighted draws, because ArviZ does not support weights."""
     if isinstance(posterior, Posterior) and posterior.log_weights is not None:
         return posterior.resampled(seed)
     return posterior
 
 
 def _log_likelihood(posterior: AnyPosterior) -> np.ndarray:
-    """Log likelihood of each observation given a draw, float64 [chain, draw, obs]."""
+    """Return the log likelihood of each observation given a draw, float64 [chain, draw, obs]."""
     if isinstance(posterior, Posterior):
         return _without_ties(posterior.log_likelihood())
     return posterior.log_likelihood()

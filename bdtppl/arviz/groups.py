@@ -1,7 +1,7 @@
 """Hard trees and their draws as groups of labelled arrays.
 
-ArviZ gets the groups ``posterior``, the numbers that describe each tree; ``sample_stats``, what the
-inference reports of each draw; and ``trees``, the trees themselves. Axes are named chain, draw,
+ArviZ gets the groups ``posterior``, the numbers that describe each tree; ``sample_stats``, reports
+of the inference on each draw; and ``trees``, the trees themselves. Axes are named chain, draw,
 node, feature, and class or statistic.
 """
 
@@ -17,7 +17,7 @@ from bdtppl.models.leaves import DirichletCategorical
 
 DRAW_AXES = ("chain", "draw")
 _BATCH_AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("rank",), 2: ("chain", "draw")}
-_ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics that ArviZ has its own name for
+_ARVIZ_NAMES = {"log_joint": "lp"}  # sample statistics for which ArviZ has another name
 
 
 def label_trees(trees: Tree) -> xr.Dataset:
@@ -42,7 +42,7 @@ def label_trees(trees: Tree) -> xr.Dataset:
 
 
 def label_draws(posterior: Posterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
-    """Label what depends on the draws alone.
+    """Label the arrays that depend on the draws alone.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def describe_trees(trees: Tree, names: Sequence[str]) -> xr.Dataset:
 def label_sample_stats(
     reported: Mapping[str, np.ndarray], coordinates: Mapping[str, Any]
 ) -> xr.Dataset:
-    """Label numbers of each draw [chain, draw], under ArviZ's names where it has its own."""
+    """Label numbers of each draw [chain, draw], under ArviZ's names where they exist."""
     variables = {
         _ARVIZ_NAMES.get(name, name): (("chain", "draw"), np.asarray(values))
         for name, values in reported.items()
@@ -99,6 +99,6 @@ def label_sample_stats(
 
 
 def class_labels(classes: Any) -> np.ndarray:
-    """Class labels as a coordinate; labels of mixed kinds as text."""
+    """Return class labels as a coordinate; labels of mixed kinds become text."""
     labels = np.asarray(classes)
     return labels.astype(str) if labels.dtype.kind == "O" else labels

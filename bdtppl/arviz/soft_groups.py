@@ -1,7 +1,7 @@
 """Draws of soft trees as groups of labelled arrays.
 
 The groups are those of `bdtppl.arviz.groups`: ``posterior``, ``sample_stats`` and ``trees``; and
-``topologies``, what is known of each topology.
+``topologies``, the results for each topology.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _TOPOLOGIES = ("probability", "log_evidences", "log_evidence_ses")
 
 
 def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
-    """Label what depends on the draws alone.
+    """Label the arrays that depend on the draws alone.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
     -------
     dict
         The groups ``posterior``, ``sample_stats``, ``trees`` and ``topologies``. Parameters of
-        splits and leaves that a tree has not are 0.
+        splits and leaves that a tree lacks are 0.
     """
     trees = posterior.trees
     chains, draws = posterior.topology.shape
@@ -69,5 +69,5 @@ def label_soft_draws(posterior: SoftPosterior, *, classes: Any = None) -> dict[s
 
 
 def _leaf_axes(name: str, values: np.ndarray) -> tuple[str, ...]:
-    """Axes of a leaf parameter behind those of draws."""
+    """Return the axes of a leaf parameter after those of draws."""
     return () if values.ndim == 2 else ("leaf", "class")[: values.ndim - 2]

@@ -16,14 +16,14 @@ _NOISE_ARRAYS = {"noise_rule": "node", "noise_value": "slot"}
 
 
 def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str, xr.Dataset]:
-    """Label what depends on the draws alone.
+    """Label the arrays that depend on the draws alone.
 
     Parameters
     ----------
     posterior
         Draws of sums of trees.
     classes
-        Class labels; the trees name none.
+        Class labels; the trees do not use them.
 
     Returns
     -------

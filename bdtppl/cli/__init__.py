@@ -1,6 +1,6 @@
 """The command line, ``bdtppl COMMAND``.
 
-Commands import slow modules themselves, so that help appears at once.
+Commands import slow modules when they run, so that help appears at once.
 """
 
 import sys
@@ -22,7 +22,7 @@ __all__ = ["app", "main"]
 
 _EPILOG = (
     "Results go to the standard output, notes and errors to the error stream. Exit status: 0 done, "
-    "1 an unexpected failure, 2 something that you can put right, 130 interrupted, 143 terminated."
+    "1 an unexpected failure, 2 an error that you can correct, 130 interrupted, 143 terminated."
 )
 
 app = typer.Typer(cls=Commands, name="bdtppl", epilog=_EPILOG)
@@ -50,5 +50,5 @@ def _options(
 
 
 def main() -> None:
-    """Run the command that the process was started with; help where there is none."""
+    """Run the command that the process was started with, or print help if there is none."""
     app(sys.argv[1:] or ["--help"])

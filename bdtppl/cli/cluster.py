@@ -11,8 +11,7 @@ from bdtppl.cli.console import refusing
 Jobs = Annotated[
     int | None,
     typer.Option(
-        help="Processes that compute independent parts, with the same result; -1 for one for each "
-        "core.",
+        help="Processes that compute independent parts, with the same result; -1 for one per core.",
         show_default="threads of one process",
         rich_help_panel="Workers",
     ),
@@ -22,7 +21,8 @@ Dask = Annotated[
     typer.Option(
         metavar="ADDRESS",
         help="Scheduler of a dask cluster whose workers compute independent parts, such as "
-        "tcp://host:8786. Only on a network that you trust: it runs whatever it is sent.",
+        "tcp://host:8786. Use it only on a network that you trust: it runs whatever it "
+        "receives.",
         show_default=False,
         rich_help_panel="Workers",
     ),
@@ -31,8 +31,8 @@ Dask = Annotated[
 
 @contextmanager
 def using_workers(n_jobs: int | None, dask: str | None) -> Iterator[None]:
-    """Let the block use the workers that the options name."""
-    if n_jobs is None and dask is None:  # joblib takes long to import
+    """Use the workers that the options name within the block."""
+    if n_jobs is None and dask is None:  # joblib is slow to import
         yield
         return
     from bdtppl.inference.parallel import WorkersLost, workers
@@ -40,7 +40,7 @@ def using_workers(n_jobs: int | None, dask: str | None) -> Iterator[None]:
     with ExitStack() as stack:
         with refusing(ValueError, OSError):
             if n_jobs is not None and dask is not None:
-                raise ValueError("--n-jobs and --dask exclude each other; give one.")
+                raise ValueError("--n-jobs and --dask exclude each other; pass one.")
             stack.enter_context(workers(n_jobs, dask))
         with refusing(WorkersLost):
             yield

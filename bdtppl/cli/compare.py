@@ -17,7 +17,7 @@ def compare(
         list[Path],
         typer.Argument(
             metavar="FOLDER...",
-            help="What `bdtppl fit --out` has written, two or more; named by their last part.",
+            help="Two or more folders that `bdtppl fit --out` wrote; their last part names models.",
             show_default=False,
         ),
     ],
@@ -29,24 +29,20 @@ def compare(
         ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column that they predict.", show_default=False)
+        str | None, typer.Option(help="Column that the models predict.", show_default=False)
     ] = None,
     weight: Annotated[
         str | None,
-        typer.Option(
-            help="Column of the weights that the rows had in their fits.", show_default="once"
-        ),
+        typer.Option(help="Column of the weights used in the fits.", show_default="once"),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
     figure: Annotated[
         Path | None, typer.Option(help="Image file to draw the comparison to.", show_default=False)
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Seed that deals rows to folds.")
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed that assigns rows to folds.")
     ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the table as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the table, as JSON.")] = False,
     n_jobs: Jobs = None,
     dask: Dask = None,
 ) -> None:
@@ -59,9 +55,9 @@ def compare(
     from bdtppl.table_files import read_table
 
     if (table is None) != (target is None):
-        raise UserError("--table and --target go together: give both or neither.")
+        raise UserError("--table and --target must be used together: pass both or neither.")
     if table is None and weight is not None:
-        raise UserError("--weight names a column of the --table; give both.")
+        raise UserError("--weight requires --table: pass both.")
     with notes_after(), refusing(ValueError, OSError):
         names = _names(models)
         fitted = {name: load(folder) for name, folder in zip(names, models, strict=True)}
@@ -74,7 +70,7 @@ def compare(
             weights = None if weight is None else rows.weights(weight)
             X = {}
             for model in fitted.values():
-                X |= features_of(rows, model)  # each takes its own columns
+                X |= features_of(rows, model)  # each model selects its own columns
         with waiting("comparing", shown=True), using_workers(n_jobs, dask):
             comparison = compare_models(
                 fitted, X, y, sample_weight=weights, cv=folds, random_state=seed
@@ -90,6 +86,6 @@ def compare(
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Name models by the last part of their folders, or by all of it where that is not enough."""
+    """Name models by the last part of their folders, or by the whole path if needed."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]

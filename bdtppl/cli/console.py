@@ -1,8 +1,8 @@
 """Output of the commands, and their exit status.
 
 Results go to the standard output stream; progress, notes and errors to the error stream. An error
-that the user can correct is one sentence with exit status 2, an unexpected failure one sentence
-with 1.
+that the user can correct is printed as one sentence with exit status 2, an unexpected failure as
+one sentence with status 1.
 """
 
 import json
@@ -27,12 +27,12 @@ SavedModel = Annotated[
     Path,
     typer.Argument(
         metavar="FOLDER",
-        help="What `bdtppl fit --out` has written, or an estimator's method `save`.",
+        help="Folder written by `bdtppl fit --out` or by an estimator's method `save`.",
         show_default=False,
     ),
 ]
 
-_INTERRUPTED = 130  # the status of a shell command that Ctrl-C has ended
+_INTERRUPTED = 130  # the status of a shell command ended by Ctrl-C
 
 
 class UserError(Exception):
@@ -40,26 +40,26 @@ class UserError(Exception):
 
 
 class Commands(TyperGroup):
-    """Commands whose errors are one sentence, without a traceback.
+    """Commands whose errors are printed as one sentence, without a traceback.
 
     Attributes
     ----------
     on_demand
-        Functions that make commands by name. The imports of such a command happen only where the
-        command is run or explained, and not where commands are listed.
+        Functions that make commands by name. Such a command's imports happen when the command is
+        run or explained, not when commands are listed.
     """
 
     on_demand: ClassVar[dict[str, Callable[[], Any]]] = {}
     _is_listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Get a command, made first where it is one on demand."""
+        """Return a command, creating it first if it is made on demand."""
         if cmd_name in self.on_demand and not self._is_listing:
             return self.on_demand[cmd_name]()
         return super().get_command(ctx, cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help page, with the commands' first sentences."""
+        """Write the help page, with the first sentence of each command."""
         self._is_listing = True
         try:
             super().format_help(ctx, formatter)
@@ -69,12 +69,12 @@ class Commands(TyperGroup):
     def main(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         """Run a command and exit with its status."""
         options["standalone_mode"] = False
-        os.environ["MPLBACKEND"] = "Agg"  # figures are written, never shown
+        os.environ["MPLBACKEND"] = "Agg"  # figures are saved, never shown
         try:
             with terminable():
                 args = args and [*map(_with_home, args)]
                 status = super().main(args, *arguments, **options)
-            if status == _INTERRUPTED:  # typer catches Ctrl-C itself, and is silent about it
+            if status == _INTERRUPTED:  # typer catches Ctrl-C itself, silently
                 status = _fail("Interrupted.", _INTERRUPTED)
         except UserError as error:
             status = _fail(str(error), 2)
@@ -83,13 +83,13 @@ class Commands(TyperGroup):
         except Terminated:
             status = _fail("Terminated.", TERMINATED)
         except Exception as error:
-            usage = getattr(error, "format_message", None)  # wrong usage, as typer finds it
+            usage = getattr(error, "format_message", None)  # wrong usage, detected by typer
             status = _fail(_unexpected(error), 1) if usage is None else _fail(usage(), 2)
         raise SystemExit(status if isinstance(status, int) else 0)
 
 
 def _with_home(argument: str) -> str:
-    """Put the home folder for ``~/``, which shells leave in quotes and behind ``--out=``."""
+    """Expand ``~/``, which shells keep in quotes and after ``--out=``."""
     home = os.path.expanduser("~")
     return re.sub("^(--[a-z-]+=)?~/", lambda match: f"{match[1] or ''}{home}/", argument)
 
@@ -117,9 +117,9 @@ def notes_after() -> Iterator[None]:
 
 
 def _is_own(caught: warnings.WarningMessage) -> bool:
-    """Whether a warning tells users something: of our own kinds, or raised where our code runs.
+    """Return whether a warning is for users: of our own kinds, or raised where our code runs.
 
-    Those of other packages are for programmers.
+    Warnings of other packages are for programmers.
     """
     if not issubclass(caught.category, UserWarning):
         return False
@@ -135,7 +135,7 @@ def note(text: str) -> None:
 
 
 def say(*contents: Any) -> None:
-    """Print text or what rich renders, as it stands: brackets are no markup."""
+    """Print text, or an object that rich renders, without interpreting brackets as markup."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False)
@@ -146,12 +146,12 @@ def say(*contents: Any) -> None:
 
 
 def readable_json(value: Any) -> str:
-    """Write JSON that people can read too; numbers that are not finite become null."""
+    """Write readable JSON; numbers that are not finite become null."""
     return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
-    """Put None for numbers that JSON does not have, NaN and infinities."""
+    """Replace NaN and infinities, which JSON lacks, by None."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -184,7 +184,7 @@ def _one_line(text: str) -> str:
 
 
 def _as_options(message: str) -> str:
-    """Write parameters of estimators as the options that set them."""
+    """Write parameters of estimators as the command-line options that set them."""
     message = re.sub(r"^sample_weight\b", "--weight", message)
     message = re.sub(r"\bbins=(\d+)", r"--bins \1", message)
     message = re.sub(r"\bmax_subproblems=", "--max-subproblems ", message)

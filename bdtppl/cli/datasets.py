@@ -1,4 +1,4 @@
-"""``bdtppl datasets``: the public tables at hand, and sources of the others."""
+"""``bdtppl datasets``: the public tables that are available, and sources of the others."""
 
 import os
 from typing import Annotated, Any
@@ -11,11 +11,9 @@ _NAMES_A_LINE = {"present": "here", "missing": "missing", "altered": "not the kn
 
 
 def datasets(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the list as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the list, as JSON.")] = False,
 ) -> None:
-    """List the public tables of the benchmarks: what BDTPPL_DATA holds, and where the rest is."""
+    """List the public tables of the benchmarks: those in BDTPPL_DATA, and sources of the rest."""
     from bdtppl.dataset_sources import SOURCES
     from bdtppl.datasets import state
 
@@ -43,16 +41,16 @@ def _view(folder: str | None, tables: list[dict[str, Any]]) -> list[Any]:
         table.add_row(each["name"], each["task"], _NAMES_A_LINE[each["state"]])
     held = sum(each["state"] == "present" for each in tables)
     if folder is None:
-        head = "BDTPPL_DATA is not set: let it name a folder of tables, NAME.csv each."
+        head = "BDTPPL_DATA is not set: set it to a folder of tables, NAME.csv each."
     else:
-        head = f"{folder} (BDTPPL_DATA) holds {held} of {len(tables)} tables."
+        head = f"{folder} (BDTPPL_DATA) contains {held} of {len(tables)} tables."
     wanted = [each for each in tables if each["state"] != "present"]
     origins = [Text(f"  {each['name']}: {each['origin']}") for each in wanted]
     return [
         Text(head),
         Text(),
         table,
-        *([Text("\nWhere the others can be had", style="bold")] if origins else []),
+        *([Text("\nSources of the others", style="bold")] if origins else []),
         *origins,
         Text(
             "\nA table is a CSV file with one header line, the target in the last column, values "

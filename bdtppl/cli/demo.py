@@ -13,7 +13,7 @@ from bdtppl.files import require_writable, staged
 if TYPE_CHECKING:
     from bdtppl.cli.results import ReadProblem
 
-# Of scikit-learn's diabetes set, whose own names are abbreviations that its documentation explains.
+# Columns of scikit-learn's diabetes set, whose own names are abbreviations.
 _DIABETES_COLUMNS = (
     "age",
     "sex",
@@ -30,10 +30,10 @@ _DIABETES_COLUMNS = (
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for tables, models and figures; made if it does not exist.")
+        Path, typer.Option(help="Folder for tables, models and figures; created if it is missing.")
     ] = Path("bdtppl-demo"),
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summaries as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print only the summaries, as JSON.")
     ] = False,
 ) -> None:
     """Fit, print, draw, save and report four posteriors; needs no data and no network."""
@@ -64,7 +64,7 @@ def demo(
 
 
 def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
-    """Name, inference, problem and settings of each fit."""
+    """Return the name, inference, problem and settings of each fit."""
     from sklearn.datasets import load_diabetes, load_iris
 
     from bdtppl.cli.results import ReadProblem

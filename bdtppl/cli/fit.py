@@ -20,9 +20,9 @@ _TableToFit = Annotated[
     Path,
     typer.Argument(
         metavar="TABLE",
-        help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files "
-        "that hold parts of one table. Empty cells are missing values; so are NA, N/A, "
-        "NaN, null and ?, except in Parquet files. A column with anything but numbers is a "
+        help="CSV, TSV or Parquet file with names of columns, or a folder of Parquet files that "
+        "contain parts of one table. Empty cells are missing values; so are NA, N/A, NaN, "
+        "null and ?, except in Parquet files. A column with other cells than numbers is a "
         "category.",
         show_default=False,
     ),
@@ -30,8 +30,8 @@ _TableToFit = Annotated[
 _Model = Annotated[
     str,
     typer.Option(
-        help="How the posterior is computed: bart, sums of trees, predicts best; exact has a tree "
-        "to read, and its evidence.",
+        help="Inference: bart (sums of trees) predicts best; exact gives a readable tree and its "
+        "evidence.",
     ),
 ]
 _Weight = Annotated[
@@ -44,7 +44,7 @@ _Weight = Annotated[
 _ModelFolder = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for the model, the figures and the summary; made if it does not exist.",
+        help="Folder for the model, the figures and the summary; created if it does not exist.",
         show_default="nothing is saved",
     ),
 ]
@@ -52,15 +52,15 @@ _Report = Annotated[
     bool,
     typer.Option(
         "--report",
-        help="Write a page that explains the fit: report.html in the folder, or "
-        "TABLE-report.html here where nothing is saved.",
+        help="Write a page that explains the fit: report.html in the folder, or TABLE-report.html "
+        "here if nothing is saved.",
     ),
 ]
 
 
 def fit() -> None:
     """Fit the posterior over trees to a table, and print, draw and save it."""
-    raise NotImplementedError  # stands in for `make_fit` where commands are listed
+    raise NotImplementedError  # stands in for `make_fit` when commands are listed
 
 
 def make_fit() -> Any:
@@ -101,7 +101,7 @@ def make_fit() -> Any:
         out: _ModelFolder = None,
         report: _Report = False,
         as_json: Annotated[
-            bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
+            bool, typer.Option("--json", help="Print only the summary, as JSON.")
         ] = False,
         prior: Annotated[
             str | None,
@@ -168,7 +168,7 @@ class _ParameterPlace(NamedTuple):
 
 
 def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any], seed: int) -> None:
-    """Fit, print and save."""
+    """Fit a model, print the summary and save the results."""
     from bdtppl.cli.fit_options import fit_options, is_hard, own_settings
     from bdtppl.cli.results import ReadProblem, report_fit
     from bdtppl.cli.specification import make_leaf
@@ -224,7 +224,7 @@ def _fit_and_save(place: _ParameterPlace, inference: str, given: dict[str, Any],
                     raise ValueError(f"--leaf and the [leaf] of {prior_file} exclude each other.")
                 if file.leaf[0].task != goal.task:
                     family = file.leaf[0].__name__
-                    raise ValueError(f"kind {family} is no leaf family for {goal.task}.")
+                    raise ValueError(f"kind {family} is not a leaf family for {goal.task}.")
                 settings["leaf"] = file.make_leaf(goal.y)
         elif "bins" in settings:
             settings["bins"] = parse_bins(settings["bins"], None)
@@ -256,14 +256,14 @@ def _read_parts(
 
     leaf = settings.get("leaf") is not None or (file is not None and file.leaf is not None)
     for is_so, what, instead in (
-        (inference != "exact", f"--model {inference}", "take --model exact"),
-        (place.report, "--report", "take a sample of the rows for it"),
-        (leaf, "a leaf family", "leave it out, or give one in Python"),
+        (inference != "exact", f"--model {inference}", "use --model exact"),
+        (place.report, "--report", "use a sample of the rows for it"),
+        (leaf, "a leaf family", "leave it out, or set one in Python"),
     ):
         if is_so:
             raise ValueError(
-                f"{place.table} is a folder, whose rows are never all in memory, as {what} needs "
-                f"them: {instead}."
+                f"{place.table} is a folder, whose rows are never all in memory, but {what} needs "
+                f"them there: {instead}."
             )
     table, task, reason = read_folder(place.table), place.task, None
     for name in (place.target, *place.drop, *([] if place.weight is None else [place.weight])):
@@ -272,8 +272,8 @@ def _read_parts(
     if task is None:
         if table[place.target].dtype.kind in "iuf":
             raise ValueError(
-                f"Column {place.target!r} holds numbers: say by --task whether they are classes "
-                f"(classification) or quantities (regression)."
+                f"Column {place.target!r} contains numbers: set --task to classification (classes) "
+                "or regression (quantities)."
             )
         task, reason = "classification", "words are classes"
     if place.target in place.drop:
@@ -315,7 +315,7 @@ def _read_hard(
 
 
 def read_prior(prior_file: Path) -> "PriorFile":
-    """Read a prior's file; its errors speak of its keys, not of options."""
+    """Read a prior file; its errors refer to its keys, not to options."""
     from bdtppl.prior_files import read_prior_file
 
     try:
@@ -326,7 +326,7 @@ def read_prior(prior_file: Path) -> "PriorFile":
 
 @contextmanager
 def located(file: "PriorFile | None") -> Iterator[None]:
-    """Name the line of a prior's file in errors of the fit."""
+    """Add the line of the prior file to errors of the fit."""
     try:
         yield
     except UserError as error:
@@ -334,11 +334,11 @@ def located(file: "PriorFile | None") -> Iterator[None]:
 
 
 def parse_bins(text: str, grid: int | None) -> int | str | None:
-    """Read --bins, which excludes --grid unless it is auto."""
+    """Parse --bins, which excludes --grid unless it is auto."""
     if text == "auto":
         return "auto"
     if grid is not None:
-        raise ValueError(f"--bins {text} and --grid {grid} exclude each other; give one.")
+        raise ValueError(f"--bins {text} and --grid {grid} exclude each other; pass one.")
     if text.lower() == "none":
         return None
     if not text.isdecimal() or int(text) < 2:
@@ -347,13 +347,13 @@ def parse_bins(text: str, grid: int | None) -> int | str | None:
 
 
 def feature_names(rows: "Table", target: str | None, dropped: list[str]) -> list[str]:
-    """Columns to predict from: all but the target and those that are dropped."""
+    """Return the columns to predict from: all but the target and the dropped ones."""
     for name in dropped:
         rows.require(name)
         if name == target:
             raise ValueError(f"--drop {name} names the target.")
     names = [name for name in rows.columns if name != target and name not in dropped]
     if not names:
-        beside = "" if target is None else f" beside the target {target!r}"
+        beside = "" if target is None else f" besides the target {target!r}"
         raise ValueError(f"{rows.path} has no column{beside} to predict from.")
     return names

@@ -1,7 +1,7 @@
-"""Options of ``bdtppl fit`` from the parameters of the estimators.
+"""Options of ``bdtppl fit``, generated from the parameters of the estimators.
 
-An option stands for the parameter of that name of all inferences that have it. Its type, range,
-choices, help and default are those of the parameter's declaration.
+An option represents the parameter of its name in all inferences that have it. The parameter's
+declaration sets its type, range, choices, help and default.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from bdtppl.estimators import all_inferences
 from bdtppl.estimators.parameters import first_sentence
 from bdtppl.models.settings import Declared, declared_fields, kinds_of
 
-ARGUMENTS = "bdtppl.arguments"  # of the command, in the context's notes
+ARGUMENTS = "bdtppl.arguments"  # options of the command itself, in the context's notes
 HARD_TREES, SOFT_TREES = "Model: hard trees", "Model: soft trees"
 _COMMON = ("bins", "max_depth", "min_leaf", "prior", "prior_file", "seed")
-_OF_HARD_TREES = ("prior", "prior_file", "leaf")  # which are written in the command's own way
+_OF_HARD_TREES = ("prior", "prior_file", "leaf")  # options that the command writes in its own way
 
 
 class FitOption(NamedTuple):
@@ -29,7 +29,7 @@ class FitOption(NamedTuple):
     Attributes
     ----------
     kind
-        Type of the value; all choices where inferences differ in them.
+        Type of the value; all choices if inferences differ in them.
     kind_of
         Type of the value by inference.
     said_of
@@ -48,12 +48,12 @@ class FitOption(NamedTuple):
 
     @property
     def said(self) -> Declared:
-        """Declaration of the parameter, that of the first inference that has it."""
+        """Return the declaration of the parameter in the first inference that has it."""
         return next(iter(self.said_of.values()))
 
     @property
     def panel(self) -> str:
-        """Heading of the group of options."""
+        """Return the heading of the group of options."""
         inferences = set(self.default_of)
         kind_of = {name: _kind_of_trees(classes) for name, classes in all_inferences().items()}
         if inferences == set(kind_of):
@@ -65,7 +65,7 @@ class FitOption(NamedTuple):
         return f"Inference: {', '.join(self.default_of)}"
 
     def parameter(self, name: str) -> inspect.Parameter:
-        """Make the option an argument of a function, as typer reads it."""
+        """Make the option a function argument that typer reads."""
         has_least = self.kind is int and self.said.least > -math.inf
         option = typer.Option(
             help=_help(self.said),
@@ -79,10 +79,10 @@ class FitOption(NamedTuple):
 
 
 class FitCommand(TyperCommand):
-    """A command whose help has the common options, and with ``--model NAME`` those of a model."""
+    """A command whose help lists the common options, or with ``--model NAME`` those of a model."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; hide from help what is not asked for."""
+        """Parse the arguments; hide options from help that were not requested."""
         ctx.meta[ARGUMENTS] = list(args)
         options, model = fit_options(), _model_in(args)
         parameter: Any
@@ -97,7 +97,7 @@ class FitCommand(TyperCommand):
                     parameter.help = _help(option.said_of[model])
                     parameter.show_default = _defaults({model: option.default_of[model]}) or False
                     own = option.kind_of[model]
-                    if own != option.kind:  # whose choices are those of all models
+                    if own != option.kind:  # whose choices cover all models
                         parameter.metavar = f"<{'|'.join(map(str, get_args(own)))}>"
             else:
                 is_shown = name not in _OF_HARD_TREES or is_hard(model)
@@ -108,7 +108,7 @@ class FitCommand(TyperCommand):
 
 
 def _model_in(args: list[str]) -> str | None:
-    """Name of a model among the arguments, if there is one."""
+    """Return the model named among the arguments, if there is one."""
     for place, argument in enumerate(args):
         option, _, value = argument.partition("=")
         if option == "--model":
@@ -122,7 +122,7 @@ def _kind_of_trees(classes: Mapping[str, Any]) -> str:
 
 
 def is_hard(inference: str) -> bool:
-    """Whether an inference is over single hard trees."""
+    """Return whether an inference is over single hard trees."""
     return _kind_of_trees(all_inferences()[inference]) == "hard"
 
 
@@ -136,9 +136,7 @@ def fit_options() -> dict[str, FitOption]:
                 if kind is None:
                     continue
                 option = options.setdefault(field.name, FitOption(kind, {}, {}, {}, set()))
-                if (
-                    get_origin(kind) is Literal and kind != option.kind
-                ):  # each has choices of its own
+                if get_origin(kind) is Literal and kind != option.kind:  # each has its own choices
                     option = options[field.name] = option._replace(kind=Literal[option.kind, kind])
                 option.kind_of.setdefault(inference, kind)
                 option.said_of.setdefault(inference, said)
@@ -148,7 +146,7 @@ def fit_options() -> dict[str, FitOption]:
 
 
 def _option_type(field: dataclasses.Field, said: Declared) -> Any:
-    """Type of a parameter's option; None where it has none."""
+    """Return the type of a parameter's option; None if it has none."""
     if said.option is not None:
         return said.option or None
     kinds = [kind for kind in kinds_of(field.type) if kind is not type(None)]
@@ -156,12 +154,12 @@ def _option_type(field: dataclasses.Field, said: Declared) -> Any:
 
 
 def _help(said: Declared) -> str:
-    """Write the first sentence of a declaration, brackets being no markup."""
+    """Write the first sentence of a declaration, with brackets escaped."""
     return first_sentence(said.help).replace("[", "\\[")
 
 
 def _defaults(default_of: Mapping[str, Any]) -> str:
-    """Say what the defaults are, the most frequent first."""
+    """List the defaults, the most frequent first."""
     shown: dict[str, list[str]] = {}
     for inference, default in default_of.items():
         text = "none" if default is None else str(default)
@@ -173,11 +171,11 @@ def _defaults(default_of: Mapping[str, Any]) -> str:
 
 
 def prior_defaults() -> str:
-    """Say which prior is the default of which inference, in the form of the option."""
+    """List which prior is the default of which inference, written as the option."""
     from bdtppl.cli.specification import kebab_case
 
     def written(prior: Any) -> str:
-        """Name a prior, and numbers that are not those of its class."""
+        """Write a prior by name, with the numbers that differ from its class's defaults."""
         numbers = [
             f"{field.name}={value:g}"
             for field in dataclasses.fields(prior)
@@ -194,7 +192,7 @@ def prior_defaults() -> str:
 
 
 def with_options(command: Callable, options: Mapping[str, FitOption]) -> Callable:
-    """Give a function with keywords ``**given`` these options as arguments that typer sees."""
+    """Add these options to a function with keywords ``**given``, as arguments that typer sees."""
     own = inspect.signature(command)
     fixed = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
     *first, seed = [p.replace(kind=p.KEYWORD_ONLY) for p in fixed]
@@ -222,12 +220,12 @@ def with_options(command: Callable, options: Mapping[str, FitOption]) -> Callabl
 def own_settings(
     inference: str, given: Mapping[str, Any], inferences_with: Mapping[str, Iterable[str]]
 ) -> dict[str, Any]:
-    """Take the given options, and refuse those of other inferences.
+    """Return the given options, and reject those of other inferences.
 
     Raises
     ------
     ValueError
-        If an option is of other inferences.
+        If an option belongs to other inferences.
     """
     settings = {name: value for name, value in given.items() if value is not None}
     for name in settings:
@@ -239,12 +237,12 @@ def own_settings(
 
 
 def takes_auto_bins(inference: str) -> bool:
-    """Whether the estimators of an inference choose the number of buckets where asked to."""
+    """Return whether the estimators of an inference can choose the number of buckets."""
     return any("auto" in get_args(kind) for kind in kinds_of(_field("bins", inference).type))
 
 
 def default_of(name: str, inference: str) -> Any:
-    """Default of a parameter of an inference."""
+    """Return the default of a parameter of an inference."""
     return _field(name, inference).default
 
 

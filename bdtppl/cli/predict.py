@@ -25,8 +25,8 @@ def predict(
         Path,
         typer.Argument(
             metavar="TABLE",
-            help="CSV, TSV or Parquet file with the columns that the model was fitted with; "
-            "of others only an id is kept.",
+            help="CSV, TSV or Parquet file with the columns that the model was fitted with; of "
+            "other columns only an id is kept.",
             show_default=False,
         ),
     ],
@@ -38,20 +38,20 @@ def predict(
         str | None,
         typer.Option(
             "--id",
-            help="Column that is written beside the predictions.",
-            show_default="one named as an id, such as customer_id, that the model does not know; "
-            "else rows are numbered from 1",
+            help="Column that is written next to the predictions.",
+            show_default="a column named as an id, such as customer_id, that the model does not "
+            "use; else rows are numbered from 1",
         ),
     ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="For regression: also the predictive interval of this probability, such as 0.9.",
+            help="For regression: also write the predictive interval of a probability, as 0.9.",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the predictions as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print only the predictions, as JSON.")
     ] = False,
 ) -> None:
     """Predict the target of new rows: class and probabilities, or mean and interval."""
@@ -60,21 +60,21 @@ def predict(
     from bdtppl.table_files import read_table, to_text
 
     if interval is not None and not 0 < interval < 1:
-        raise UserError(f"--interval must lie between 0 and 1; got {interval:g}.")
+        raise UserError(f"--interval must be between 0 and 1; got {interval:g}.")
     with notes_after(), refusing(ValueError, OSError):
         rows = read_table(table)
         if out is not None and out.exists() and out.samefile(table):
             raise ValueError(f"--out {out} is the table itself; name another file.")
         fitted = load(model)
         if interval is not None and fitted.is_classifier:
-            raise ValueError(f"--interval is for regression, but {model} holds a classifier.")
+            raise ValueError(f"--interval is for regression, but {model} is a classifier.")
         features = features_of(rows, fitted)
         name, cells = _identity(rows, fitted, id_column)
         with waiting(f"predicting {rows.num_rows:,} rows", shown=True), rows.naming_lines():
             predictions = _predictions(fitted, features, interval)
         if name in predictions:
-            raise ValueError(f"Column {name!r} of {table} is named as a prediction: rename it.")
-        predictions[name] = cells  # last: scripts find predictions where they always were
+            raise ValueError(f"Column {name!r} of {table} has the name of a prediction: rename it.")
+        predictions[name] = cells  # last, so that scripts find predictions in their old place
         if out is not None:
             _write_predictions(out, predictions)
     if as_json:
@@ -90,7 +90,7 @@ def predict(
 
 
 def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
-    """Columns as the model was fitted with them: by name, or by position if they had no names."""
+    """Select the columns that the model was fitted with, by name, or by position without names."""
     columns = fitted.schema_.columns
     if hasattr(fitted, "feature_names_in_"):
         return rows.features_like(columns)
@@ -106,7 +106,7 @@ def features_of(rows: "Table", fitted: Any) -> "dict[str, np.ndarray]":
 
 
 def _identity(rows: "Table", fitted: Any, wanted: str | None) -> tuple[str, list]:
-    """Name and cells of the column that tells rows apart."""
+    """Return the name and cells of the column that identifies rows."""
     if wanted is not None:
         rows.require(wanted)
         return wanted, list(rows.cells[wanted])
@@ -120,7 +120,7 @@ def _identity(rows: "Table", fitted: Any, wanted: str | None) -> tuple[str, list
 
 
 def _predictions(fitted: Any, features: Mapping, interval: float | None) -> dict[str, list]:
-    """Columns of the answer by name."""
+    """Return the columns of the output by name."""
     if fitted.is_classifier:
         probability = fitted.predict_proba(features)
         predictions = {"prediction": fitted.classes_[probability.argmax(axis=1)].tolist()}

@@ -1,4 +1,4 @@
-"""``bdtppl prior``: trees and their sizes under a prior, before any target is seen."""
+"""``bdtppl prior``: trees and their sizes under a prior, before seeing any target."""
 
 from collections import Counter
 from pathlib import Path
@@ -33,13 +33,13 @@ _MaxSubproblems = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Most sets of rows that trees may make, for priors that cannot simply grow trees.",
+        help="Most sets of rows that trees may make, for priors that cannot grow trees directly.",
     ),
 ]
 _FigureFolder = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for figures of the sizes and of the trees shown; made if it does not exist.",
+        help="Folder for figures of the sizes and the trees shown; created if it does not exist.",
         show_default="nothing is drawn",
     ),
 ]
@@ -85,7 +85,7 @@ def prior(
         int | None,
         typer.Option(
             min=1,
-            help="Instead of bins: this many evenly spaced cuts over each feature's range.",
+            help="Instead of bins: number of evenly spaced cuts over each feature's range.",
             show_default=False,
         ),
     ] = None,
@@ -94,15 +94,15 @@ def prior(
     ] = None,
     min_leaf: Annotated[int, typer.Option(min=1, help="Fewest rows in a leaf.")] = 1,
     max_subproblems: _MaxSubproblems = 500_000,
-    draws: Annotated[int, typer.Option(min=1, help="Trees to draw.")] = 1000,
-    show: Annotated[int, typer.Option(min=0, help="Drawn trees to show.")] = 3,
+    draws: Annotated[int, typer.Option(min=1, help="Number of trees to draw.")] = 1000,
+    show: Annotated[int, typer.Option(min=0, help="Number of drawn trees to show.")] = 3,
     out: _FigureFolder = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print all as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print only the results, as JSON.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
 ) -> None:
-    """Draw trees from a prior, and show some of them and how large they are."""
+    """Draw trees from a prior, and show some of them and their sizes."""
     import jax
 
     from bdtppl.files import require_writable
@@ -152,7 +152,7 @@ class _PriorDraws(NamedTuple):
 def _prior_features(
     table: Path | None, dropped: list[str], rows: int, columns: int, seed: int
 ) -> "dict[str, np.ndarray]":
-    """Columns of a table, or uniform ones."""
+    """Return columns of a table, or uniform ones."""
     import numpy as np
 
     from bdtppl.table_files import read_table
@@ -161,7 +161,7 @@ def _prior_features(
         read = read_table(table)
         return read.features(feature_names(read, None, dropped))
     if dropped:
-        raise ValueError(f"--drop {dropped[0]} is for a table, and none is given.")
+        raise ValueError(f"--drop {dropped[0]} requires a table, and none is given.")
     rng = np.random.default_rng(seed)
     return {f"x{j}": rng.random(rows) for j in range(columns)}
 
@@ -173,7 +173,7 @@ def _model(
     file: Any,
     limits: tuple[int | None, int],
 ) -> "tuple[Design, Any, Constraints]":
-    """Lay out columns, and read the prior on them."""
+    """Return the design, and the prior on it."""
     from bdtppl.cli.specification import parse_prior
     from bdtppl.estimators.hard import join_limits, with_weights_of_marks
     from bdtppl.models.data.design import Design
@@ -194,7 +194,7 @@ def _model(
 
 
 def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:
-    """Sum draws up with JSON types alone."""
+    """Summarise draws with JSON types."""
     from bdtppl.estimators.hard import describe_constraints
     from bdtppl.models.wording import describe_model
 
@@ -217,13 +217,13 @@ def _sizes(shown: _PriorDraws, where: str, show: int) -> dict[str, Any]:
 
 
 def _shares_of_draws(counts: "np.ndarray") -> dict[str, float]:
-    """Share of each number among the draws."""
+    """Return the share of each number among the draws."""
     numbers = Counter(counts.tolist())
     return {str(number): numbers[number] / len(counts) for number in sorted(numbers)}
 
 
 def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> list[str]:
-    """Draw figures into a folder; returns their names."""
+    """Draw figures into a folder; return their names."""
     from matplotlib import pyplot
 
     from bdtppl.plotting import plot_tree
@@ -238,7 +238,7 @@ def _write_draws(shown: _PriorDraws, sizes: dict[str, Any], folder: Path) -> lis
             pyplot.close(figure)
             for index in range(len(sizes["trees"])):
                 ax = plot_tree(shown.trees[index], names=shown.design.names)
-                drawn = cast("Figure", ax.figure)  # a new one, so no part of another
+                drawn = cast("Figure", ax.figure)  # a new figure, not a subfigure
                 drawn.savefig(staging / f"tree-{index + 1}.png", dpi=150)
                 pyplot.close(drawn)
             return sorted(path.name for path in staging.iterdir())

@@ -36,7 +36,7 @@ def report(
         typer.Option(help="HTML file to write.", show_default=f"{_REPORT} in the folder"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report's place as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print only the report's path, as JSON.")
     ] = False,
 ) -> None:
     """Write one self-contained HTML page: model, trees, predictions, diagnostics and warnings."""
@@ -59,7 +59,7 @@ def report(
 
 
 def _target_of(folder: Path) -> str | None:
-    """Read the target's name from the summary that a fit leaves; None where there is none."""
+    """Read the target's name from the summary that a fit writes; None if there is none."""
     try:
         with open_ordinary(folder / "summary.json") as file:
             summary = json.load(file)
@@ -69,11 +69,11 @@ def _target_of(folder: Path) -> str | None:
 
 
 def _judged_by(rows: "Table", fitted: Any, target: str | None) -> tuple[Any, Any]:
-    """Read features and targets of new rows."""
+    """Read the features and targets of new rows."""
     from bdtppl.cli.predict import features_of
     from bdtppl.cli.target import target_of
 
     if target is None:
-        raise UserError("The model does not know the name of its target: give --target COLUMN.")
+        raise UserError("The model does not store the name of its target: pass --target COLUMN.")
     y = target_of(rows, target, fitted.task).y
     return features_of(rows.without(target), fitted), y

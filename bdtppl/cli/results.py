@@ -24,8 +24,8 @@ from bdtppl.plotting.axes import name_axis
 from bdtppl.progress import waiting
 from bdtppl.summary import facts_view, summary_view
 
-_STRUCTURES = 4  # most probable trees that are drawn
-_LEAST_PRINTED = 1e-3  # of the most probable tree's probability that another one must have
+_STRUCTURES = 4  # most probable trees to draw
+_LEAST_PRINTED = 1e-3  # least probability of other trees to draw, relative to the first one
 _RESOLUTION = 150  # pixels an inch
 _WIDEST = 20_000  # pixels of a figure
 _SHOWN_CLASSES = 8
@@ -41,7 +41,7 @@ _OBSOLETE = (
 
 
 class ReadProblem(NamedTuple):
-    """The rows to fit, their weights, and rows held back for a figure, with their targets.
+    """The rows to fit, their weights, and rows set aside for a figure, with their targets.
 
     ``command`` is the command line that read the rows, if there is one.
     """
@@ -55,7 +55,7 @@ class ReadProblem(NamedTuple):
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether the features are a dask DataFrame, and targets and weights names of columns."""
+        """Return whether X is a dask DataFrame, and targets and weights are names of columns."""
         return isinstance(self.target.y, str)
 
 
@@ -69,7 +69,7 @@ def report_fit(
     report: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Fit an estimator, print its summary, and write all there is into a folder.
+    """Fit an estimator, print its summary, and write all results into a folder.
 
     Parameters
     ----------
@@ -80,18 +80,18 @@ def report_fit(
     settings
         Parameters of the estimator.
     facts
-        What the summary shall say beside the model's own one.
+        Entries that the summary gets in addition to the model's own.
     out
         The folder; None to write nothing.
     report
-        Where to write the report; None for none.
+        Where to write the report; None to write none.
     quiet
         Whether to print nothing.
 
     Returns
     -------
     dict
-        The summary, with JSON types alone.
+        The summary, of JSON types alone.
     """
     target = problem.target
     if not quiet:
@@ -124,7 +124,7 @@ def report_fit(
     if quiet:
         return summary
     if model.trees_are == "sums":
-        say("\nA sum of trees has no tree to read: --model exact has one.")
+        say("\nA sum of trees has no readable tree: --model exact gives one.")
     saved = {"folder": str(out), "files": ", ".join(names)} if names else {}
     if report is not None:
         saved["report"] = str(report)
@@ -137,7 +137,7 @@ def report_fit(
 
 
 def _opening(problem: ReadProblem) -> Group:
-    """Say what is fitted."""
+    """Describe the fit."""
     name, task, y, reason = problem.target
     guessed = "" if reason is None else f" (guessed: {reason}; see --task)"
     if problem.is_in_parts:
@@ -155,7 +155,7 @@ def _opening(problem: ReadProblem) -> Group:
 
 
 def _write(model: Any, summary: Mapping[str, Any], problem: ReadProblem, folder: Path) -> list[str]:
-    """Write model, figures and summary, all of them or none; returns the names of the files."""
+    """Write model, figures and summary, all or none; return the names of the files."""
     try:
         with (
             staged(folder, obsolete=_OBSOLETE) as staging,

@@ -1,7 +1,7 @@
 """Priors and leaf families as written on the command line, ``name`` or ``name:key=value,...``.
 
-The text is parsed, never evaluated: names stand in fixed tables, and values are numbers or one of a
-setting's words.
+The text is parsed, never evaluated: names are looked up in fixed tables, and values are numbers or
+one of a setting's words.
 """
 
 import math
@@ -21,7 +21,7 @@ from bdtppl.prior_files import read_tree, written_settings
 
 
 def kebab_case(name: str) -> str:
-    """Write the name of a class as the command line does.
+    """Write the name of a class in kebab case, as on the command line.
 
     Examples
     --------
@@ -32,12 +32,12 @@ def kebab_case(name: str) -> str:
 
 
 def _priors() -> dict[str, Any]:
-    """Priors by their names on the command line."""
+    """Return priors by their names on the command line."""
     return {kebab_case(name): prior for name, prior in writable_priors().items()}
 
 
 def _leaf_choices(task: str) -> dict[str, type[Leaf]]:
-    """Leaf families of a task by their names on the command line."""
+    """Return the leaf families of a task by their names on the command line."""
     return {kebab_case(name): f for name, f in LEAF_FAMILIES.items() if f.task == task}
 
 
@@ -47,7 +47,7 @@ def parse_prior(text: str) -> TreePrior:
     Raises
     ------
     ValueError
-        If the name or a key is not known, or a value is not one that the prior takes.
+        If the name or a key is not known, or the prior does not accept a value.
 
     Examples
     --------
@@ -65,12 +65,12 @@ def parse_prior(text: str) -> TreePrior:
 
 
 def make_leaf(text: str | None, task: str, y: np.ndarray) -> Leaf | None:
-    """Read a leaf family for targets [n]; None, for the default, where no text is given.
+    """Read a leaf family for targets [n]; None, for the default, if no text is given.
 
     Raises
     ------
     ValueError
-        If the name or a key is not known or not one for the task, or a value is out of range.
+        If the name or a key is not known or not valid for the task, or a value is out of range.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def _parse(
 ) -> tuple[str, dict[str, Any]]:
     name, _, arguments = text.partition(":")
     if name not in known:
-        raise ValueError(f"{option}: {name!r} is not known; it may be {', '.join(known)}.")
+        raise ValueError(f"{option}: {name!r} is not known; use one of {', '.join(known)}.")
     values: dict[str, Any] = {}
     for argument in arguments.split(",") if arguments else ():
         key, is_given, value = (part.strip() for part in argument.partition("="))

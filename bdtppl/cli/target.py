@@ -9,7 +9,7 @@ from bdtppl.table_files import Table
 
 Task = Literal["classification", "regression"]
 
-_MOST_CODES = 10  # whole numbers that are still taken for classes
+_MOST_CODES = 10  # most distinct whole numbers that still count as classes
 
 
 class Target(NamedTuple):
@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 def target_of(table: Table, name: str, task: Task | None) -> Target:
-    """Read the column to predict, guessing the task where it is not given.
+    """Read the column to predict, guessing the task if it is not given.
 
     Words are classes, and so are whole numbers of few distinct values.
 
@@ -50,10 +50,10 @@ def target_of(table: Table, name: str, task: Task | None) -> Target:
     if task == "classification" and len(set(y.tolist())) < 2:
         if len(y) == 1:
             raise ValueError(
-                f"The table has one row only; two or more classes are needed in column {name!r}."
+                f"The table has only one row; two or more classes are needed in column {name!r}."
             )
         raise ValueError(
-            f"Column {name!r}: the target has one class only, {cells[0]!r}; two or more are needed."
+            f"Column {name!r}: the target has only one class, {cells[0]!r}; two or more are needed."
         )
     return Target(name, task, y, reason)
 
@@ -64,17 +64,17 @@ def _guess(table: Table, name: str) -> tuple[Task, str]:
         if wrong := table.slips(name):
             raise ValueError(
                 f"Column {name!r}, {table.place(wrong[0])}: {cells[wrong[0]]!r} is not a number "
-                f"but most targets are; correct it, or give --task classification."
+                "but most targets are; correct it, or set --task classification."
             )
         if are_dates(table.present(name)):
             raise ValueError(
-                f"Column {name!r} holds dates, such as {cells[0]!r}: put a number in their place, "
-                f"such as the days since the first one, or give --task classification."
+                f"Column {name!r} contains dates, such as {cells[0]!r}: replace them by a number, "
+                "such as the days since the first one, or set --task classification."
             )
         if are_identifiers(len(set(cells)), len(cells)):
             raise ValueError(
-                f"Column {name!r} has {len(set(cells))} classes in {len(cells)} rows, as "
-                f"identifiers of rows have: name another target, or give --task classification."
+                f"Column {name!r} has {len(set(cells))} classes in {len(cells)} rows, like row "
+                "identifiers: name another target, or set --task classification."
             )
         return "classification", "words are classes"
     numbers = np.unique(table.numbers(name))
@@ -84,7 +84,7 @@ def _guess(table: Table, name: str) -> tuple[Task, str]:
 
 
 def _as_classes(table: Table, name: str) -> np.ndarray:
-    """Labels as whole numbers if all are, else as text."""
+    """Return labels as whole numbers if all are, else as text."""
     if table.is_numeric(name):
         numbers = table.numbers(name)
         if _are_whole(numbers):

@@ -25,7 +25,7 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.models.wording import describe_model
 from bdtppl.progress import forecast
 
-_EM_STEPS = 2000  # of the weights' iteration
+_EM_STEPS = 2000  # most steps of the iteration for the weights
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,21 @@ class Cell:
     Attributes
     ----------
     value
-        The number; None where there is none.
+        The number; None if there is none.
     error
-        Its standard error, 0 where it is exact; None where it is not known.
+        Its standard error, 0 if it is exact; None if it is not known.
     reason
         Why there is no value.
     pointwise
         Terms whose sum or mean is the value, float64 [obs].
     weights
-        Weights of the terms [obs]; None where all are 1.
+        Weights of the terms [obs]; None if all are 1.
     pareto_k
         float64 [obs]; shapes of the importance ratios, for PSIS-LOO.
     warning
         A caution about the value.
     high
-        The most that the number may be, where ``value`` is a lower bound; infinite where no more
-        is known.
+        Upper bound of the number if ``value`` is a lower bound; infinite if none is known.
     """
 
     value: float | None = None
@@ -64,7 +63,7 @@ class Cell:
 
 
 def evidence_cell(scored: Scored) -> Cell:
-    """Log evidence, or bounds of it, or why there is none."""
+    """Return the log evidence, or its bounds, or why there is none."""
     try:
         value, error, high = scored.log_evidence()
     except Unknown as unknown:
@@ -73,7 +72,7 @@ def evidence_cell(scored: Scored) -> Cell:
 
 
 def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
-    """Log joints of the best trees found, or why there are none, by model."""
+    """Return the log joints of the best trees found, or why there are none, by model."""
     hard = [each.estimator for each in scored.values() if each.estimator.trees_are == "hard"]
     cuts = {(each.design_.names, each.design_.cut_threshold.tobytes()) for each in hard}
     models = {
@@ -83,7 +82,7 @@ def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
     warning = ""
     if len(cuts) > 1 or len(models) > 1:
         what = "cuts" if len(cuts) > 1 else "priors, leaf families or limits"
-        warning = f"best trees cannot be compared, for the models have different {what}"
+        warning = f"best trees cannot be compared, because the models have different {what}"
     cells = {}
     for name, each in scored.items():
         try:
@@ -96,14 +95,14 @@ def best_trees(scored: Mapping[str, Scored]) -> dict[str, Cell]:
 
 
 def leave_one_out_cell(scored: Scored) -> Cell:
-    """PSIS-LOO, summed over observations, or why there is none."""
+    """Return PSIS-LOO, summed over observations, or why there is none."""
     try:
         loo = scored.leave_one_out()
     except Unknown as unknown:
         return Cell(reason=str(unknown))
     bad = int((loo.pareto_k > LARGEST_PARETO_K).sum())
     warning = (
-        f"PSIS-LOO may be off, Pareto k exceeds {LARGEST_PARETO_K} in {bad} of "
+        f"PSIS-LOO may be inaccurate, Pareto k exceeds {LARGEST_PARETO_K} in {bad} of "
         f"{len(loo.pareto_k)} rows"
     )
     return summed_cell(loo.log_density, pareto_k=loo.pareto_k, warning=warning * bool(bad))
@@ -112,7 +111,7 @@ def leave_one_out_cell(scored: Scored) -> Cell:
 def summed_cell(
     values: np.ndarray, weights: np.ndarray | None = None, *, mean: bool = False, **more: Any
 ) -> Cell:
-    """Sum or mean of independent values with weights, and its standard error."""
+    """Return the sum or mean of independent values with weights, and its standard error."""
     each = np.ones(len(values)) if weights is None else weights
     scale = 1 / each.sum() if mean else 1.0
     error = None
@@ -123,7 +122,7 @@ def summed_cell(
 
 
 def stack(column: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Stacking weights of the models that have log densities of single observations."""
+    """Compute stacking weights of the models that have log densities of single observations."""
     known = {name: cell for name, cell in column.items() if cell.value is not None}
     blank = Cell(reason="without a predictive density of each row it cannot be stacked")
     if not known:
@@ -142,10 +141,10 @@ def cross_validate(
     folds: list,
     error: str,
 ) -> dict[str, dict[str, Cell]]:
-    """Score each row by fits to the other folds; a score counts by the weight of its row.
+    """Score each row by fits to the other folds; a score has the weight of its row.
 
-    Workers fit models and folds side by side. Without them all models take a fold before any takes
-    the next one, so that the first fold tells how long the others take.
+    Workers fit models and folds side by side. Without workers all models finish a fold before any
+    starts the next one, so that the first fold predicts the time of the others.
     """
     held_out = {name: _HeldOut.of(scored, X, y, weights, folds) for name, scored in models.items()}
     scorable = {name: each for name, each in held_out.items() if each.blank is None}
@@ -169,7 +168,7 @@ def cross_validate(
 
 
 class _Scores(NamedTuple):
-    """Scores of the rows of one fold, why there is no error, and the fit's first warning."""
+    """Scores of the rows of one fold, why an error is missing, and the fit's first warning."""
 
     log_scores: np.ndarray
     errors: np.ndarray
@@ -198,24 +197,24 @@ def _score_fold(
     errors, reason = np.full(len(test), np.nan), ""
     try:
         errors = fitted.errors(predictive, y[test])
-    except ValueError as found:  # a leaf family of one's own
+    except ValueError as found:  # a custom leaf family
         reason = str(found)
     if np.isinf(errors).any():
-        reason = "a predictive law without a mean has no finite score"
+        reason = "a predictive distribution without a mean has no finite score"
     said = [str(each.message) for each in caught[:1]]
     return _Scores(fitted.log_scores(predictive, y[test]), errors, reason, said)
 
 
 @dataclass(eq=False)
 class _HeldOut:
-    """Scores of the rows [n] of one model, fold by fold; NaN where a row is not yet scored."""
+    """Scores of the rows [n] of one model, fold by fold; NaN for rows without a score yet."""
 
     scored: Scored
     X: Any
-    blank: Cell | None  # where no fold can be scored
+    blank: Cell | None  # if no fold can be scored
     log_scores: np.ndarray
     errors: np.ndarray
-    reason: str = ""  # why there is no error
+    reason: str = ""  # why the error is missing
     said: list[str] = field(default_factory=list)  # the first warning of each fit that warned
     num_folds: int = 0
 
@@ -231,14 +230,14 @@ class _HeldOut:
         return cls(scored, X, blank, np.full(len(y), np.nan), np.full(len(y), np.nan))
 
     def add(self, test: np.ndarray, scores: _Scores) -> None:
-        """Enter the scores of one fold."""
+        """Add the scores of one fold."""
         self.num_folds += 1
         self.log_scores[test], self.errors[test] = scores.log_scores, scores.errors
         self.reason = scores.reason or self.reason
         self.said += scores.said
 
     def cells(self, weights: np.ndarray, error: str) -> dict[str, Cell]:
-        """Sum the scores up."""
+        """Summarise the scores."""
         if self.blank is not None:
             return {"log_score": self.blank, error: self.blank}
         tested = np.flatnonzero(~np.isnan(self.log_scores) & (weights > 0))
@@ -256,7 +255,7 @@ class _HeldOut:
 
 
 def _missing_in_one_fold(scored: Scored, X: Any, weights: np.ndarray, folds: list) -> str:
-    """Name a feature that misses values in the rows of one fold alone; "" where none does."""
+    """Return a feature with missing values in the rows of one fold alone; "" if there is none."""
     if not scored.reads_as_it_did:
         return ""
     is_missing = np.isnan(scored.matrix(X))
@@ -280,7 +279,7 @@ def read_folds(cv: Any, y: np.ndarray, is_classifier: bool, random_state: int) -
 
 
 def stacking_weights(log_density: np.ndarray, of_rows: np.ndarray | None = None) -> np.ndarray:
-    """Weigh models so that the mixture of their predictives has the greatest log score.
+    """Compute model weights whose mixture of predictives has the greatest log score.
 
     Parameters
     ----------
@@ -292,12 +291,12 @@ def stacking_weights(log_density: np.ndarray, of_rows: np.ndarray | None = None)
     Returns
     -------
     numpy.ndarray
-        float64 [models]; at least 0, they add up to 1.
+        float64 [models]; they are nonnegative and sum to 1.
 
     Notes
     -----
     The score is concave in the weights. Each step multiplies a weight by its model's mean share in
-    the mixture's density, which never makes the score less (the EM algorithm for shares).
+    the mixture's density, which never lowers the score (the EM algorithm for mixture weights).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Models can be compared where they were fitted to the same observations, in the same order."""
+"""Checks that models were fitted to the same observations, in the same order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from bdtppl.comparison.scoring import Scored
 
 
 def require_same_data(scored: Mapping[str, Scored]) -> None:
-    """Refuse models whose targets, or features of one name, differ."""
+    """Raise unless models have equal targets, and equal features of the same name."""
     (first, reference), *others = scored.items()
     for name, each in others:
         pair = f"{first!r} and {name!r} were fitted to different data"
@@ -30,19 +30,19 @@ def require_same_data(scored: Mapping[str, Scored]) -> None:
 def require_fitted_to(
     name: str, scored: Scored, X: Any, y: np.ndarray, weights: np.ndarray
 ) -> None:
-    """Refuse a table that a model was not fitted to."""
-    advice = "give the rows that it was fitted to, with their weights"
+    """Raise unless a model was fitted to this table."""
+    advice = "pass the rows that it was fitted to, with their weights"
     row, posterior = np.flatnonzero(weights), scored.estimator.posterior_
     pairs = (scored.observed.y, y[row]), (posterior.row_weights, weights[row])
     if any(_first_difference(*pair) is not None for pair in pairs):
-        raise ValueError(f"{name!r} was fitted to other targets than y: {advice}.")
+        raise ValueError(f"{name!r} was not fitted to these targets y: {advice}.")
     matrix = scored.matrix(scored.own_columns(X))[row]
     if _first_difference(posterior.matrix, matrix) is not None:
-        raise ValueError(f"{name!r} was fitted to other rows than X: {advice}.")
+        raise ValueError(f"{name!r} was not fitted to these rows X: {advice}.")
 
 
 def _first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
-    """First row in which two arrays differ by more than rounding; None where they agree."""
+    """Return the first row in which two arrays differ by more than rounding; None if they agree."""
     if ours.shape != theirs.shape:
         return 0
     if ours.dtype.kind == "f" and theirs.dtype.kind in "fiu":

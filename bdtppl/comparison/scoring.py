@@ -1,8 +1,8 @@
-"""Fitted models as a comparison sees them: their data, their evidence, and scores of new rows.
+"""Fitted models for a comparison: their data, their evidence, and scores of new rows.
 
 A model is an estimator of bdtppl, alone, as the last step of a scikit-learn pipeline, or inside a
-`TransformedTargetRegressor` that shifts and scales y. Densities of a scaled target t = a y + b are
-those of y over |a|, so log densities of y gain log |a| a row, and distances shrink by |a|.
+`TransformedTargetRegressor` that shifts and scales y. A scaled target t = a y + b has the density
+of y divided by |a|, so log densities of y gain log |a| a row, and distances shrink by |a|.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from bdtppl.estimators.base import TableEstimator
 from bdtppl.models.data.tables import column_names, has_names, select
 
 _EQUATION_8 = (
-    "the compound likelihood of soft classes (equation 8) is no law of labels: fit with "
-    "likelihood='mixture'"
+    "the compound likelihood of soft classes (equation 8) is not a distribution of labels: fit "
+    "with likelihood='mixture'"
 )
 
 
 class Unknown(Exception):
-    """A quantity that a model does not have; the text says why."""
+    """A quantity that a model does not have; the text states why."""
 
 
 class Estimate(NamedTuple):
-    """A number with its standard error, 0 where it is exact; or the bounds of a number.
+    """A number with its standard error, 0 if it is exact; or the bounds of a number.
 
-    The number is then the lower bound, and ``high`` the upper one.
+    A bounded number has the lower bound as its value, and ``high`` is the upper one.
     """
 
     value: float
@@ -57,11 +57,11 @@ class Scored:
     Attributes
     ----------
     model
-        As it was given.
+        The model as passed.
     estimator
-        The estimator of bdtppl in it.
+        The bdtppl estimator in it.
     slope, shift
-        Of the scaling of y, t = slope y + shift.
+        Scaling of y, t = slope y + shift.
     steps
         Steps of a pipeline on X before the estimator.
     """
@@ -74,12 +74,12 @@ class Scored:
 
     @classmethod
     def of(cls, name: str, model: Any) -> "Scored":
-        """Look into a model.
+        """Find the estimator in a model.
 
         Raises
         ------
         TypeError
-            If there is no estimator of bdtppl in it.
+            If it contains no bdtppl estimator.
         ValueError
             If y is transformed by more than a shift and a scale.
         sklearn.exceptions.NotFittedError
@@ -117,7 +117,7 @@ class Scored:
 
     @cached_property
     def observed(self) -> Observed:
-        """Its training data; features before a pipeline are not known."""
+        """Return its training data; features before a pipeline are not known."""
         posterior = self.estimator.posterior_
         y = self.estimator._as_targets(posterior.y)
         if not self.is_classifier:
@@ -127,7 +127,7 @@ class Scored:
         return Observed(dict(zip(posterior.names, posterior.matrix.T, strict=True)), y)
 
     def own_columns(self, X: Any) -> Any:
-        """Take the columns that it was fitted to out of a table whose columns have names."""
+        """Select the columns that it was fitted to from a table with named columns."""
         names = getattr(self.model, "feature_names_in_", None)
         if names is None and isinstance(X, Mapping):
             names = [column.name for column in self.estimator.schema_.columns]
@@ -138,11 +138,11 @@ class Scored:
 
     @property
     def reads_as_it_did(self) -> bool:
-        """Whether a fit to some rows reads the columns that it reads: all of them, as given."""
+        """Return whether a fit to some rows reads the columns as before: all, unchanged."""
         return not self.steps and self.estimator.columns_ is None
 
     def declared(self, X: Any) -> Any:
-        """Let categories keep the levels that it knows, though some rows lack one."""
+        """Give categories the levels known to the model, though some rows lack one."""
         return self.estimator.schema_.declared(X) if self.reads_as_it_did else X
 
     def matrix(self, X: Any) -> np.ndarray:
@@ -157,15 +157,15 @@ class Scored:
     # Quantities of the posterior.
 
     def log_evidence(self) -> Estimate:
-        """Log marginal likelihood of y as it was given.
+        """Return the log marginal likelihood of y in its given units.
 
         Raises
         ------
         Unknown
-            If the inference does not give it.
+            If the inference does not provide it.
         """
         estimator, bound = self.estimator, None
-        with suppress(AttributeError):  # it may have none, or raise one that says why
+        with suppress(AttributeError):  # it may be absent, or raise an error that states why
             bound = estimator.log_evidence_lower_bound_
         if bound is not None:
             return Estimate(bound + self._log_scale, np.nan, np.inf)
@@ -182,34 +182,34 @@ class Scored:
         )
 
     def best_log_joint(self) -> Estimate:
-        """Log joint of y as it was given and the best tree found, as the prior counts trees.
+        """Return the log joint of y in its given units and the best tree found.
 
         Raises
         ------
         Unknown
-            If trees have no joint.
+            If trees have no log joint.
         """
         if self.estimator.trees_are != "hard":
-            raise Unknown("no tree has a probability of its own, as hard trees have")
+            raise Unknown("individual soft trees have no posterior probability")
         value = float(self.estimator.k_best(1).log_joint[0])
         if np.isnan(value):
-            raise Unknown("the prior does not weigh trees")
+            raise Unknown("the prior does not weight trees")
         gap = self.estimator.map_gap_
         high = np.inf if gap is None else value + gap + self._log_scale if gap else None
         return Estimate(value + self._log_scale, 0.0, high)
 
     @property
     def _log_scale(self) -> float:
-        """What the log density of all targets gains if y is as it was given."""
+        """Return the change of the log density of all targets from model units to given units."""
         return float(self.estimator.posterior_.row_weights.sum()) * self.log_slope
 
     def leave_one_out(self) -> PsisLoo:
-        """PSIS-LOO of y as it was given.
+        """Compute PSIS-LOO of y in its given units.
 
         Raises
         ------
         Unknown
-            If rows have no likelihood of their own, or the draws are none of a posterior.
+            If rows have no individual likelihood, or the draws are not from a posterior.
         """
         self._require("elpd_loo")
         loo = psis_loo(self.estimator.posterior_, random_state=0)
@@ -222,42 +222,42 @@ class Scored:
         if not self.estimator.posterior_.has_pointwise_likelihood:
             raise Unknown(_EQUATION_8)
 
-    # Scores of rows that it has not seen.
+    # Scores of rows that the model has not seen.
 
     def unfitted(self) -> Any:
-        """Copy the model without its fit; classes are those that it knows, and cuts its choice."""
+        """Copy the model without its fit, but with its classes and chosen cuts."""
         model = inner = cast(Any, clone(self.model))
         while isinstance(inner, Pipeline | TransformedTargetRegressor):
             inner = cast(Any, inner[-1] if isinstance(inner, Pipeline) else inner.regressor)
-        if self.is_classifier and inner.classes is None:  # else their order says something
+        if self.is_classifier and inner.classes is None:  # else their order carries information
             inner.set_params(classes=self.estimator.classes_)
         inner.set_params(**self.estimator.chosen)
         return model
 
     def log_scores(self, mixture: Any, y: np.ndarray) -> np.ndarray:
-        """Log predictive density, or probability, of the target of each row, float64 [m]."""
+        """Return the log predictive density, or probability, of each row's target, float64 [m]."""
         return mixture.log_density(self._own(y)) + self.log_slope
 
     def errors(self, mixture: Any, y: np.ndarray) -> np.ndarray:
-        """Brier score of each row, or continuous ranked probability score in units of y."""
+        """Return the Brier score of each row, or the CRPS of its target in units of y."""
         if not self.is_classifier:
             return mixture.crps(self._own(y)) / abs(self.slope)
         probability = mixture.mean()
         return ((probability - np.eye(probability.shape[1])[self._own(y)]) ** 2).sum(axis=1)
 
     def predictive(self, X: Any) -> Any:
-        """Posterior predictive of rows."""
+        """Return the posterior predictive of rows."""
         return self.estimator._mixture(self._before(X))
 
     def _own(self, y: np.ndarray) -> np.ndarray:
-        """Class indices, or targets as the estimator scales them."""
+        """Return class indices, or targets as the estimator scales them."""
         if self.is_classifier:
             return np.searchsorted(self.estimator.classes_, y)
         return self.slope * np.asarray(y, np.float64) + self.shift
 
 
 def weight_argument(model: Any) -> str:
-    """Name the argument of `fit` that hands weights to the estimator in a model."""
+    """Name the argument of `fit` that passes weights to the estimator in a model."""
     if isinstance(model, Pipeline):
         name, last = model.steps[-1]
         return f"{name}__{weight_argument(last)}"
@@ -267,22 +267,22 @@ def weight_argument(model: Any) -> str:
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Take rows of a table of any kind."""
+    """Select rows of a table of any kind."""
     if isinstance(X, Mapping):
         return {name: np.asanyarray(column)[rows] for name, column in X.items()}
     return _safe_indexing(X, rows)
 
 
 def _affine(name: str, transformer: Any) -> tuple[float, float]:
-    """Slope and shift of a transformer of targets."""
+    """Return the slope and shift of a transformer of targets."""
     at = np.linspace(-2.0, 3.0, 6)
-    with np.errstate(all="ignore"):  # a logarithm, say, is refused below
+    with np.errstate(all="ignore"):  # a logarithm, for example, is rejected below
         values = np.asarray(transformer.transform(at[:, None])).ravel()
     slope = float(values[-1] - values[0]) / 5
     shift = float(values[0] + 2 * slope)
     if slope == 0 or not np.allclose(values, slope * at + shift, rtol=1e-8, atol=1e-12):
         raise ValueError(
-            f"{name!r} transforms y by a {type(transformer).__name__}, which is no shift and "
-            f"scale: its densities cannot be compared."
+            f"{name!r} transforms y by a {type(transformer).__name__}, which is not a shift and "
+            "scale: its densities cannot be compared."
         )
     return slope, shift

@@ -1,9 +1,8 @@
 """Which model? Evidence, leave-one-out, stacking and cross-validation, side by side.
 
 The evidence of a model is the probability of the targets before any was seen; leave-one-out and
-cross-validation ask how well a row is predicted from others. All log densities are of y in the
-units that it is given in. Where a quantity does not exist for a model, its cell is blank and says
-why.
+cross-validation measure how well a row is predicted from others. All log densities are of y in its
+given units. If a quantity does not exist for a model, its cell is blank and a note states why.
 """
 
 from collections.abc import Mapping
@@ -46,23 +45,23 @@ LABELS = {
 }
 _WIDEST, _WIDEST_NAME = 1_000, 30  # characters
 _LESS_IS_BETTER = ("brier", "crps")
-_NO_TABLE = "give X and y to cross-validate"
-_NO_FOLDS = "no cross-validation was asked for (cv=None)"
+_NO_TABLE = "pass X and y to cross-validate"
+_NO_FOLDS = "no cross-validation was requested (cv=None)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Models side by side; its text and its HTML are a table with notes.
+    """Side-by-side comparison of models, displayed as a table with notes.
 
     Attributes
     ----------
     cells
         By model and quantity. Quantities are "log_evidence", "map_log_joint" (log joint of the best
-        tree found, where there are hard trees), "elpd_loo" (summed over rows),
-        "log_score" (log predictive density of held-out rows, summed), "brier" or "crps" (of
-        held-out rows, their mean), and "weight" (stacking).
+        tree found, for hard trees), "elpd_loo" (summed over rows), "log_score" (log predictive
+        density of held-out rows, summed), "brier" or "crps" (of held-out rows, their mean), and
+        "weight" (stacking).
     weights_from
-        The quantity that stacking weighed models by: "log_score", or "elpd_loo" where there is no
+        The quantity that determines stacking weights: "log_score", or "elpd_loo" without
         cross-validation.
     """
 
@@ -75,7 +74,7 @@ class Comparison:
         return list(next(iter(self.cells.values())))
 
     def known(self, quantity: str) -> dict[str, Cell]:
-        """Cells of a quantity that are not blank, by model.
+        """Return cells of a quantity that are not blank, by model.
 
         Raises
         ------
@@ -89,10 +88,10 @@ class Comparison:
         return {name: cell for name, cell in column.items() if cell.value is not None}
 
     def best(self, quantity: str) -> str | None:
-        """Name the best model by a quantity; None where no model has it, or none can be told."""
+        """Name the best model by a quantity; None if no model has it or none is best."""
         cells = self.known(quantity)
         known = {name: cell.value for name, cell in cells.items() if cell.value is not None}
-        if quantity == "map_log_joint":  # the same tree may have been added up in other orders
+        if quantity == "map_log_joint":  # the same tree may have been summed in other orders
             known = {name: round(value, 6) for name, value in known.items()}
         choose = min if quantity in _LESS_IS_BETTER else max
         best = choose(known, key=known.__getitem__) if known else None
@@ -105,10 +104,10 @@ class Comparison:
         return best
 
     def differences(self, quantity: str) -> dict[str, Cell]:
-        """How far models are behind the best one by a quantity that is summed over rows.
+        """Compute how far models are behind the best one by a quantity that is summed over rows.
 
         The standard error is that of the sum of the rows' differences, which is less than the
-        models' own errors suggest: rows that are hard are hard for all.
+        models' own errors suggest, because hard rows are hard for all models.
 
         Parameters
         ----------
@@ -121,18 +120,18 @@ class Comparison:
         behind = {}
         for name, cell in known.items():
             if cell.pointwise is None:
-                raise ValueError(f"{quantity!r} is no sum over rows.")
+                raise ValueError(f"{quantity!r} is not a sum over rows.")
             apart = cell.pointwise - known[best].pointwise
             behind[name] = summed_cell(apart, cell.weights, mean=quantity in _LESS_IS_BETTER)
         return behind
 
     def rows(self) -> list[dict[str, Any]]:
-        """Write the table with JSON types alone, a dictionary for each model.
+        """Write the table with JSON types alone, one dictionary for each model.
 
-        Each quantity has its number, "<quantity>_se" its standard error, and where it is None
-        "<quantity>_reason" says why. Of a number that is not known but bounded there are
-        "<quantity>_low" and "<quantity>_high", None where there is no upper bound; so too of the
-        best tree, whose number is then that of the best one found.
+        Each quantity has its number and "<quantity>_se", its standard error; if the number is None,
+        "<quantity>_reason" states why. Bounded numbers have "<quantity>_low" and "<quantity>_high",
+        which is None without an upper bound. The best tree may have bounds, too; its number is then
+        that of the best tree found.
         """
         table = []
         for name, row in self.cells.items():
@@ -161,7 +160,7 @@ class Comparison:
         return pd.DataFrame(rows).set_index("model").astype(float)
 
     def notes(self) -> list[str]:
-        """List why cells are blank, and which numbers are not to be trusted."""
+        """List why cells are blank, and which numbers are unreliable."""
         blank: dict[tuple[str, str | None], list[str]] = {}
         warned: dict[str, list[str]] = {}
         for name, row in self.cells.items():
@@ -180,7 +179,7 @@ class Comparison:
         ]
 
     def _texts(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the table, as text, of what some model has; the best carry a star."""
+        """Return the header and rows of the table as text, with a star at the best values."""
         shown = [quantity for quantity in self.quantities if self.known(quantity)]
         rows = [
             [name]
@@ -218,7 +217,7 @@ class Comparison:
             table.add_column(title, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        # No number is cut off, whatever the width of the terminal; notes wrap.
+        # Numbers are never truncated, whatever the width of the terminal; notes wrap.
         return f"{as_text(table, _WIDEST)}\n{as_text(Group(*self._below()))}"
 
     __repr__ = __str__
@@ -242,24 +241,24 @@ def compare(
     Parameters
     ----------
     models
-        Fitted estimators by name: of hard or soft trees, greedy or amortised ones. They may stand
-        at the end of a scikit-learn pipeline, or in a `TransformedTargetRegressor` that shifts and
-        scales y; densities are then those of y as it was given (the Jacobian is added).
+        Fitted estimators by name: of hard or soft trees, greedy or amortised ones. They may be the
+        last step of a scikit-learn pipeline, or inside a `TransformedTargetRegressor` that shifts
+        and scales y; densities are then of y in its given units (the Jacobian is added).
     X, y
-        The rows and targets that they were fitted to, for cross-validation. Without them evidence,
-        leave-one-out and stacking by it are compared.
+        The rows and targets that they were fitted to, for cross-validation. Without them the
+        evidence, leave-one-out and stacking by leave-one-out are compared.
     sample_weight
-        Weights [n] that they were fitted with. Of a pipeline the last step gets them alone.
+        Weights [n] of the rows in the fits. A pipeline passes them to its last step alone.
     cv
         Number of folds, a splitter of scikit-learn's, or a list of pairs (train, test) of row
-        indices. Each model is fitted anew to each fold, so this takes about that many times the
-        fits' time; after the first fold a forecast goes to the standard error stream, if it is
-        long. None for no cross-validation.
+        indices. Each model is refitted for each fold, so this takes about that many times the time
+        of the fits. After the first fold a forecast is written to the standard error stream, if it
+        is long. None for no cross-validation.
     random_state
-        Seed that deals rows to folds, where cv is a number.
+        Seed that assigns rows to folds, if cv is a number.
     n_jobs
-        Processes that fit models and folds, as scikit-learn has it: -1 for one for each core. None
-        for this process, or what a ``joblib.parallel_config`` says.
+        Processes that fit models and folds, as in scikit-learn: -1 for one per core. None for this
+        process, or the active ``joblib.parallel_config``.
 
     Returns
     -------
@@ -269,18 +268,18 @@ def compare(
     Raises
     ------
     TypeError
-        If a model is no fitted estimator of bdtppl.
+        If a model is not a fitted estimator of bdtppl.
     ValueError
         If the models were fitted to different data, or not to X and y.
 
     Notes
     -----
-    Evidence is that of the normalised prior; what a search has bounded, or a greedy tree bounds
-    from below, is written as bounds. The best tree is written with its log joint, as the prior
-    counts trees; with "≥" where better trees may not have been found. PSIS-LOO integrates the
-    leaves' parameters out given all other rows. Stacking weighs the models so that the mixture of
-    their predictives has the greatest log score, by cross-validation, or else by PSIS-LOO among the
-    models that have it. The Brier score sums squared errors over all classes: it is at most 2.
+    Evidence is under the normalised prior; it is written as bounds if a search or a greedy tree
+    only bounds it. The best tree is written with its log joint, as the prior counts trees, and with
+    "≥" if there may be better trees. PSIS-LOO integrates out the leaves' parameters given all other
+    rows. Stacking chooses weights for which the mixture of the predictives has the greatest log
+    score, by cross-validation, or else by PSIS-LOO among the models that have it. The Brier score
+    sums squared errors over all classes: it is at most 2.
 
     Examples
     --------

@@ -16,7 +16,7 @@ They are here, below all estimators, so that a module which looks one up does no
 
 
 def all_inferences() -> dict[str, dict[str, Any]]:
-    """Estimators by the name of their inference and the task, those of users among them.
+    """Return estimators by inference name and task, including those registered by users.
 
     Examples
     --------
@@ -29,14 +29,14 @@ def all_inferences() -> dict[str, dict[str, Any]]:
 
 @cache
 def _import_all() -> None:
-    """Let all estimators of the suite register their names."""
+    """Import all estimator modules, so that they register their names."""
     modules = {module for module in DEFINED_IN.values() if module.startswith(f"{__name__}.")}
     for module in sorted(modules):
         import_module(module)
 
 
 def estimator_class(name: str) -> Any:
-    """Look an estimator up by the name of its class; None where there is none of that name."""
+    """Return the estimator class of a name, or None if there is none."""
     if DEFINED_IN.get(name, "").startswith(f"{__name__}."):
         import_module(DEFINED_IN[name])
     classes = [cls for of_tasks in INFERENCES.values() for cls in of_tasks.values()]

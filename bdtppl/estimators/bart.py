@@ -1,4 +1,4 @@
-"""Sums of trees with exact redraws: BART."""
+"""Sums of trees sampled by exact Gibbs steps: BART."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,9 +58,10 @@ _MOST_WORK = 3_000_000  # sweeps times rows and sums: about twenty CPU seconds o
 def _smoothness(default: Any) -> Any:
     return parameter(
         default,
-        "Prior standard deviations of a sum between its middle and its ends, which are those of "
-        "the targets, or of sensible probabilities: the larger, the smoother. Chipman et al. take "
-        '2. "auto" draws it along with the trees, and its prior has the median 2.',
+        "Prior standard deviations of a sum between its middle and its ends, where the ends are "
+        "the extremes of the targets, or of plausible probabilities. Larger values give smoother "
+        'sums. Chipman et al. use 2. "auto" samples it with the trees, under a prior with median '
+        "2.",
         above=0,
         option=float,
     )
@@ -70,35 +71,35 @@ def _smoothness(default: Any) -> Any:
 class BARTParameters(RunsLong, FansOut):
     """Parameters of sums of trees."""
 
-    trees: int = parameter(AdditivePrior.num_trees, "Trees of the sum.", least=1)
-    chains: int = parameter(4, "Independent chains, side by side over threads.", least=1)
-    warmup: int = parameter(100, "Sweeps over all trees that each chain throws away.", least=0)
-    draws: int = parameter(100, "Draws that are kept of each chain.", least=1)
-    thin: int = parameter(1, "Sweeps from each draw that is kept to the next.", least=1)
+    trees: int = parameter(AdditivePrior.num_trees, "Number of trees in the sum.", least=1)
+    chains: int = parameter(4, "Independent chains, run in parallel threads.", least=1)
+    warmup: int = parameter(100, "Warm-up sweeps over all trees that each chain discards.", least=0)
+    draws: int = parameter(100, "Draws kept from each chain.", least=1)
+    thin: int = parameter(1, "Sweeps between draws that are kept.", least=1)
     extensions: int | Literal["auto"] = extensions_to(
         "thin doubles",
         "four times",
-        " It asks for the predictions of fifty rows to agree; a number, for the noise, the log "
-        "likelihood and each prediction as well.",
+        ' "auto" requires the predictions of fifty rows to agree; a number also requires it of the '
+        "noise, the log likelihood and each prediction.",
     )
     warm_start: bool = parameter(
         False,
-        "Whether `fit` on the same table goes on from the chains of the fit before, in this "
-        "process: it adds draws up to ``draws``, as far apart as before, without a new warm-up.",
+        "Whether `fit` on the same table resumes the chains of the previous fit in this process: "
+        "it adds draws up to ``draws``, with the same spacing and no new warm-up.",
         option=False,
         is_of_run=False,
     )
     max_depth: int = parameter(
         AdditivePrior.max_depth,
-        f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the prior of splits "
-        "few trees want more than 3.",
+        f"Most levels of splits of a tree, at most {MOST_TREE_LEVELS}. Under the default split "
+        "prior few trees need more than 3.",
         least=1,
     )
     min_leaf: int = parameter(AdditivePrior.min_leaf, "Fewest rows in a leaf.", least=1)
     bins: int = parameter(
         USUAL_BINS, f"Most buckets of a column, at most {MOST_BINS - 1}.", least=2, option=str
     )
-    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
+    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" gives equal widths.')
     alpha: float = parameter(
         AdditivePrior.alpha, "Prior probability that a tree's root is split.", above=0, below=1
     )
@@ -109,45 +110,45 @@ class BARTParameters(RunsLong, FansOut):
     )
     linear: bool = parameter(
         True,
-        "Whether a linear term stands beside the trees, with coefficients that are shrunk. It "
-        "helps where targets rise and fall with many columns.",
+        "Whether to add a linear term with shrunken coefficients to the trees. It helps where "
+        "targets rise and fall with many columns.",
     )
     groups: Any = parameter(
         None,
-        "Name of a column that tells groups of rows, each with an effect of its own (a random "
-        "intercept); or that name with numeric columns whose slope each group has, "
-        "``{'school': ['age']}``. No tree splits on it. The effects of a new group are drawn from "
-        "their prior.",
+        "Name of a column of groups, each with its own random intercept; or a mapping from that "
+        "name to numeric columns that get a random slope in each group, ``{'school': ['age']}``. "
+        "No tree splits on it. The effects of a new group are drawn from their prior.",
         option=str,
     )
     offset: str | None = parameter(
         None,
-        "Name of a numeric column that is added to the sum, as the log of an exposure is; of real "
-        "targets in their units, of two classes on the scale of the link. Nothing else uses it.",
+        "Name of a numeric column that is added to the sum, such as the log of an exposure: in the "
+        "units of real targets, and on the link scale for two classes. No tree splits on it.",
     )
     monotone: Any = parameter(
         None,
         "Directions by the names of numeric columns, ``{'age': 1, 'price': -1}``: 1 where the sum "
-        "must not fall along the column, -1 where it must not rise. A sum of labels is that of the "
-        "second of two classes. Take about 20 trees then, for in many the prior is of steep sums.",
+        "must not fall along the column, -1 where it must not rise. For labels, the sum is that of "
+        "the second of two classes. Use about 20 trees, because with many trees the prior favours "
+        "steep sums.",
         option=False,
     )
     sparsity: float | None = parameter(
         None,
-        "Concentration of a Dirichlet prior of the features' weights in rules, for tables of many "
-        "features of which few matter: 1 is sparse. None for equal weights.",
+        "Concentration of a Dirichlet prior on the features' weights in rules, for tables of many "
+        "features of which few matter; 1 is sparse. None for equal weights.",
         above=0,
     )
 
 
 @declared
 class BARTNoiseParameters:
-    """Parameters of sums that are real targets, and of their noise."""
+    """Parameters of sums for real targets, and of their noise."""
 
     k: float | Literal["auto"] = _smoothness("auto")
     noise_degrees: float = parameter(
         AdditivePrior.noise_degrees,
-        "Degrees of freedom of the prior of the noise variance.",
+        "Degrees of freedom of the prior on the noise variance.",
         above=0,
     )
     noise_quantile: float = parameter(
@@ -158,20 +159,19 @@ class BARTNoiseParameters:
     )
     noise_trees: int = parameter(
         0,
-        "Trees of the product that is the noise variance of a row, 40 for instance "
-        "(heteroskedastic BART, Pratola and others 2020); 0 for one variance of all rows.",
+        "Number of trees whose product is the noise variance of a row, for example 40 "
+        "(heteroskedastic BART, Pratola and others 2020); 0 for one variance for all rows.",
         least=0,
     )
     target_scale: Literal[ScaleName, "auto"] = parameter(
         "auto",
         'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
-        'above -1, such as counts, "yeo-johnson" for any, by the power in [0, 2] that makes them '
+        'above -1, such as counts, "yeo-johnson" for any, with the power in [0, 2] that makes them '
         "most nearly normal. Predictions, intervals and densities are of the targets themselves. "
-        f'"auto": "identity" of fewer than {FEWEST_ROWS} rows, and where their skewness is '
-        f"at most {LEAST_SKEWNESS:g} either way; else what predicts each half of the training "
-        f"rows, of up to {MOST_ROWS:,}, best from the other half, by 2 chains of 100 sweeps, "
-        f"if that is better by {ERRORS_BETTER:g} standard errors and by {LEAST_GAIN:g} nats a "
-        f"row.",
+        f'"auto" keeps "identity" for fewer than {FEWEST_ROWS} rows or a skewness of at most '
+        f"{LEAST_SKEWNESS:g} either way. Otherwise each scale predicts each half of at most "
+        f"{MOST_ROWS:,} training rows from the other half (2 chains of 100 sweeps), and the best "
+        f"one is used if it gains {ERRORS_BETTER:g} standard errors and {LEAST_GAIN:g} nats a row.",
     )
 
 
@@ -182,8 +182,8 @@ class BARTClassParameters:
     k: float | Literal["auto"] = _smoothness(RANGE_DEVIATIONS)
     link: Literal["logit", "probit"] = parameter(
         "logit",
-        "What a sum of trees is: the logit of the second class's probability, or the probit. More "
-        "than two classes have a sum each, and their softmax; they need logit.",
+        "Link from the sum of trees to the second class's probability. More than two classes have "
+        'one sum each and a softmax, which requires "logit".',
     )
 
 
@@ -206,20 +206,20 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     prior_ : bdtppl.models.hard.additive.AdditivePrior
         The prior, calibrated to the targets.
     linear_effects_ : dict
-        Of the linear term, by feature: what one unit more adds to the sum ("mean"), and the central
-        interval of 90 % ("low", "high"). Of more than two classes, by class and feature.
+        Effect of one more unit of each feature on the sum in the linear term: "mean", and the
+        central 90 % interval ("low", "high"). By class and feature for more than two classes.
     group_effects_ : dict
-        The same of ``groups``: by group under "intercept", and under each column with slopes.
+        The same for ``groups``: by group under "intercept", and under each column with slopes.
     {fitted}
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where the R-hat of "predictions" exceeds 1.05 after all
-    extensions, or any R-hat if ``extensions`` is a number. A sum of
-    trees has no most probable tree and no rules to read: see ``feature_importances_``,
-    `bdtppl.plot_partial_dependence`, and for a tree to read `bdtppl.ExactTreeRegressor`. With many
-    trees importances are near to equal, for trees with nothing left to explain take any feature:
-    set ``sparsity=1``, or take fewer trees, to tell features apart.
+    `fit` warns (``ConvergenceWarning``) if the R-hat of "predictions" exceeds 1.05 after all
+    extensions, or any R-hat if ``extensions`` is a number. A sum of trees has no most probable tree
+    and no readable rules: see ``feature_importances_`` and `bdtppl.plot_partial_dependence`, or use
+    `bdtppl.ExactTreeRegressor` for a readable tree. With many trees importances are nearly equal,
+    because trees with nothing left to explain split on any feature: set ``sparsity=1``, or use
+    fewer trees, to distinguish features.
 
     References
     ----------
@@ -230,8 +230,8 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     inference = "bart"
     in_words = (
         "Targets were explained by sums of small trees (BART; Chipman, George and McCulloch 2010). "
-        "Chains redrew each tree given all others, a node among being a leaf and all splits, and a "
-        "rule among all rules, by their exact conditional probabilities."
+        "Each tree was Gibbs-sampled given the others: every node was resampled from its full "
+        'conditional over "leaf" and all available splits.'
     )
     draws_are = "chains"
     trees_are = "sums"
@@ -242,7 +242,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     prior_: AdditivePrior
     posterior_: SumPosterior
     diagnostics_: dict[str, dict[str, float]]
-    num_thrown_away_: int | None = None  # in models of older files
+    num_thrown_away_: int | None = None  # absent from models in older files
     _last_run: tuple[SumChains, Any] | None = None
     _calibrated: Any
     _scale = staticmethod(lambda matrix, y, weights, found: IDENTITY)
@@ -304,7 +304,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             try:
                 chains = chains.going_on(*self._last_run)
             except ValueError as error:
-                raise ValueError(f"warm_start=True cannot go on: {error}.") from None
+                raise ValueError(f"warm_start=True cannot resume: {error}.") from None
         keeping = self._run(design.names, (design.matrix, design.cut_threshold, design.weights, y))
         seed, state = self._run_to_end(chains, keeping, "Sampling sums of trees", key=int)
         self._last_run = (chains, state) if self.warm_start else None
@@ -334,14 +334,14 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     @property
     def judged(self) -> Mapping[str, Any]:
-        """Diagnostics of predictions, or of all where the user gave a number of ``extensions``."""
+        """Return diagnostics of predictions, or all if ``extensions`` is a number."""
         if self.extensions != "auto" or "predictions" not in self.diagnostics_:
             return self.diagnostics_
         return {"predictions": self.diagnostics_["predictions"]}
 
     @property
     def linear_effects_(self) -> dict[Any, Any]:
-        """Effects of the linear term; see above."""
+        """Effects of the linear term; see the class."""
         check_is_fitted(self)
         posterior: Any = self.posterior_
         if posterior.prior.linear_scale is None:
@@ -352,7 +352,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     @property
     def group_effects_(self) -> dict[str, dict[Any, Any]]:
-        """Effects of groups; see above."""
+        """Effects of groups; see the class."""
         check_is_fitted(self)
         posterior: Any = self.posterior_
         if not posterior.prior.groups:
@@ -368,7 +368,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         return effects
 
     def _with_intervals(self, draws: np.ndarray, names: Sequence[Any]) -> dict[Any, Any]:
-        """Sum draws [chain, draw, sum, k] up by names [k], and first by class if there are many."""
+        """Summarise draws [chain, draw, sum, k] by name [k], first by class if many."""
         ends = draws.mean(axis=(0, 1)), *np.quantile(draws, [0.05, 0.95], axis=(0, 1))
         of_sums = [
             {
@@ -383,14 +383,14 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     @property
     def thrown_away(self) -> tuple[str, int]:
-        """Sweeps of warm-up, those of extensions included."""
+        """Sweeps of warm-up, including those of extensions."""
         if self.num_thrown_away_ is not None:
             return "warm-up", self.num_thrown_away_
-        # Each extension doubles the draws' sweeps, and those before it are thrown away.
+        # Each extension doubles the sweeps and discards all earlier draws.
         return "warm-up", (len(self.trajectory_steps_) + self.warmup - self.draws * self.thin) // 2
 
     def cautions(self) -> Iterator[str]:
-        """Say where chains disagree."""
+        """Warn the reader if chains disagree."""
         yield from of_chains(self)
 
     def _draw_prior(self, num_draws: int) -> Any:
@@ -402,7 +402,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         return PriorDraws(label_sum_draws(prior)["posterior"], targets)
 
     def mean_draws(self, X: Any) -> np.ndarray:
-        """Mean of a new target given each draw.
+        """Return the mean of a new target given each draw.
 
         Parameters
         ----------
@@ -418,7 +418,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         return self._by_draw(self.posterior_.means, X)
 
     def structures(self, by: Any = None) -> Any:
-        """Refuse: a sum of many trees has no structure that could be listed.
+        """Raise: a sum of many trees has no structure to list.
 
         Raises
         ------
@@ -435,10 +435,10 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
     @summarised
     def summary(self) -> dict[str, Any]:
-        """Sum the fit up in numbers and text, with JSON types alone.
+        """Summarise the fit in numbers and text of JSON types.
 
-        ``feature_importance`` has the share of each feature in all splits, and
-        ``feature_importance_interval`` its central interval of 90 % over the draws.
+        ``feature_importance`` is the share of each feature in all splits, and
+        ``feature_importance_interval`` its central 90 % interval over the draws.
         """
         check_is_fitted(self)
         posterior = self.posterior_
@@ -467,7 +467,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
 
 @estimator
 class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
-    """Regress by sums of trees, each redrawn exactly given all the others (BART).
+    """Regress by sums of trees, each Gibbs-sampled given the others (BART).
 
     Examples
     --------
@@ -491,7 +491,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
     def _scale(
         self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
     ) -> TargetScale:
-        """Return the scale of targets [n] that is asked for, or that predicts best."""
+        """Return the scale of targets [n] that was requested, or that predicts best."""
         if self.offset is not None:
             if self.target_scale not in ("auto", "identity"):
                 raise ValueError(
@@ -510,12 +510,12 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What ``target_scale="auto"`` has chosen, as a parameter."""
+        """What ``target_scale="auto"`` chose, as a parameter."""
         return {"target_scale": self.target_scale_} if self.target_scale == "auto" else {}
 
     @staticmethod
     def _unit(y: np.ndarray) -> float:
-        """Give targets whose squares' squares leave float64's range a unit near their spread."""
+        """Choose a unit near the spread if fourth powers of targets leave float64's range."""
         NormalInverseGamma.from_targets(y)  # refuses those whose squares do
         spread = float(np.ptp(y))
         return 1.0 if spread == 0 or 1e-30 < spread < 1e30 else 2.0 ** round(math.log2(spread))
@@ -535,7 +535,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         return calibrated(design, y, **noise, **settings)
 
     def noise_draws(self, X: Any) -> np.ndarray:
-        """Compute the standard deviation of the noise given each draw, on the scale of the sum.
+        """Compute the standard deviation of the noise for each draw, on the scale of the sum.
 
         Parameters
         ----------
@@ -546,7 +546,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
         -------
         numpy.ndarray
             float64 [chains, draws, m]; the same at all rows without ``noise_trees``. In units of
-            the targets as ``target_scale_`` transforms them: not in those of y but for "identity".
+            the transformed targets, which are those of y only if ``target_scale_`` is "identity".
         """
         check_is_fitted(self)
         draws = self.posterior_.variance.shape
@@ -565,7 +565,7 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
 
 @estimator
 class BARTClassifier(BARTClassParameters, ClassTargets, BART):
-    """Classify by sums of trees, each redrawn exactly given all the others (BART).
+    """Classify by sums of trees, each Gibbs-sampled given the others (BART).
 
     Examples
     --------
@@ -584,12 +584,11 @@ class BARTClassifier(BARTClassParameters, ClassTargets, BART):
         for name in ("offset", "monotone"):
             if getattr(self, name) and len(self.classes_) > 2:
                 raise ValueError(
-                    f"{name} is for two classes, and y has {len(self.classes_)}, with a sum each."
+                    f"{name} requires two classes; y has {len(self.classes_)}, with a sum each."
                 )
         if self.link == "probit" and len(self.classes_) > 2:
             raise ValueError(
-                f"link='probit' is for two classes, and y has {len(self.classes_)}: use "
-                f"link='logit'."
+                f"link='probit' requires two classes; y has {len(self.classes_)}: use link='logit'."
             )
         return calibrated_to_classes(
             y, len(self.classes_), design=design, link=self.link, **settings

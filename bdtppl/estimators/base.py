@@ -1,4 +1,4 @@
-"""The base of all estimators: it reads tables, hands results on, and saves."""
+"""The base of all estimators: reads tables, exposes results and saves models."""
 
 import inspect
 import warnings
@@ -43,7 +43,7 @@ from bdtppl.summary import glance_view
 
 
 class ChoiceWarning(UserWarning):
-    """An estimator has chosen a setting by itself, and says which."""
+    """A warning that an estimator chose a setting itself; it names the setting."""
 
 
 EstimatorClass = TypeVar("EstimatorClass", bound=type)
@@ -61,12 +61,12 @@ def estimator(cls: EstimatorClass) -> EstimatorClass:
     """Make a class an estimator that users see.
 
     Its parameters are its fields (`bdtppl.estimators.parameters`). Its docstring gets their section
-    and those of the class that names the inference. It is entered in `INFERENCES`, which storage,
-    reports and the command line read.
+    and those of the class that names the inference. The class is entered in `INFERENCES`, which
+    storage, reports and the command line read.
     """
     cls = declared(cls)
     name, task = cls.inference, cls.task
-    # The class that names the inference says what targets of all kinds have.
+    # The class that names the inference documents what all kinds of targets share.
     above = [base.__doc__ or "" for base in cls.__mro__[1:] if "inference" in vars(base)]
     shared = inspect.cleandoc("".join(above[:1])).partition("\n\n")[2]
     labels = "classes_ : numpy.ndarray\n    Labels, sorted.\n" * (task == "classification")
@@ -84,9 +84,9 @@ class TableParameters:
 
     categories: Categories = parameter(
         "one-hot",
-        'How categories are split. "one-hot": one level from all others. "sets": by sets of '
-        "levels, ``city in {Lyon, Paris}``, which share the prior weight of one column; of up to "
-        f"{MOST_IN_SETS} levels all sets, of more each level alone and random ones.",
+        'How categories are split. "one-hot" separates one level from all others. "sets" splits by '
+        "sets of levels, ``city in {Lyon, Paris}``, which share the prior weight of one column: "
+        f"all sets of up to {MOST_IN_SETS} levels, otherwise each level alone and random sets.",
         is_last=True,
     )
     drop_first: bool = parameter(
@@ -94,22 +94,21 @@ class TableParameters:
     )
     ordered: Any = parameter(
         None,
-        "Levels of categories that have an order, by the names of their columns: ``{'size': ['S', "
-        "'M', 'L']}``. A rule is a cut then, ``size < M``. Ordered categories of pandas and polars "
-        "need no mention.",
+        "Levels of ordered categories, by column name: ``{'size': ['S', 'M', 'L']}``. Rules on "
+        "them are cuts, ``size < M``. Ordered categories of pandas and polars need not be listed.",
         option=False,
         is_last=True,
     )
     random_state: Any = parameter(
         None,
-        "Seed of whatever is random, predictive draws among it (scikit-learn's meaning).",
+        "Seed of everything random, including predictive draws (scikit-learn's meaning).",
         option=False,
         is_last=True,
     )
 
 
 class TableEstimator(TableParameters, Results, BaseEstimator):
-    """Reads tables as every estimator does, and hands its posterior on.
+    """Reads tables as every estimator does, and exposes the posterior.
 
     Attributes
     ----------
@@ -120,15 +119,15 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     reads_sparse
         Whether scipy sparse tables are read.
     columns_
-        Columns of X that ``schema_`` holds; None for all.
+        Columns of X that ``schema_`` contains; None for all.
     """
 
     reads_sparse: ClassVar[bool] = False
     inference: ClassVar[str]
     in_words: Any = ""
-    n_jobs: ClassVar[Any] = None  # of inferences without such a parameter
+    n_jobs: ClassVar[Any] = None  # for inferences without such a parameter
     columns_: np.ndarray | None = None
-    _whole: tuple[str, ...] = ()  # columns whose levels are not split
+    _whole: tuple[str, ...] = ()  # columns whose levels no tree splits
     schema_: Schema
     n_features_in_: int
     posterior_: Any
@@ -138,9 +137,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     _check_targets: Any
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """List the parameters; if deep, also those of prior, leaf family and constraints.
+        """List the parameters and, if deep, those of the prior, leaf family and constraints.
 
-        Theirs are named as scikit-learn does, ``prior__log_phi``.
+        The latter are named as in scikit-learn, ``prior__log_phi``.
         """
         parameters = super().get_params(deep)
         if deep:
@@ -149,9 +148,9 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return parameters
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also those of prior, leaf family and constraints (``prior__log_phi``).
+        """Set parameters, including those of prior, leaf and constraints (``prior__log_phi``).
 
-        These objects are not changed: the estimator gets copies.
+        These objects are copied, not changed.
 
         Raises
         ------
@@ -173,18 +172,18 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         ----------
         X
             Table [n, columns]: array, pandas or polars frame, or mapping of names to columns.
-            Categories are read, and missing values by hard trees. Greedy modal trees also read
-            scipy sparse tables, in which entries that are not stored are zero. Exact trees also
-            read rows in parts: a dask DataFrame, or a function that returns a new iterator of
-            chunks (X, y) or (X, y, sample_weight) on each call.
+            Categories are accepted by all estimators, missing values by hard trees. Greedy modal
+            trees also accept scipy sparse tables, in which entries that are not stored are zero.
+            Exact trees also accept rows in parts: a dask DataFrame, or a function that returns a
+            new iterator of chunks (X, y) or (X, y, sample_weight) on each call.
         y
-            Targets [n]: labels of a classifier, numbers of a regressor. For a dask DataFrame the
-            name of its column or a dask Series; not given where X is a function.
+            Targets [n]: labels of a classifier, numbers of a regressor. For a dask DataFrame: the
+            name of its column, or a dask Series. Omit y if X is a function.
         sample_weight
-            Weights [n], finite and at least 0. Default 1. For a dask DataFrame as y is. The
-            likelihood of a row is raised to the power of its weight: of weight 2 it counts twice,
-            of weight 0 not at all. Priors and ``min_leaf`` count the rows with a weight above 0.
-            If weights are not counts, the evidence is that of a pseudo-likelihood.
+            Weights [n], finite and at least 0. Default 1. For a dask DataFrame: as for y. The
+            likelihood of a row is raised to the power of its weight: a row of weight 2 counts
+            twice, one of weight 0 not at all. Priors and ``min_leaf`` count the rows with a weight
+            above 0. If weights are not counts, the evidence is that of a pseudo-likelihood.
 
         Returns
         -------
@@ -200,14 +199,14 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            If the draws are not to be relied on.
+            If the draws are not reliable.
         bdtppl.ChoiceWarning
-            If a budget ended a choice of settings that is likely to go on, once for each table's
-            size; and if ``target_scale="auto"`` chose another scale than "identity".
+            If a budget ended a choice of settings that more time would probably change, once for
+            each table size; and if ``target_scale="auto"`` chose another scale than "identity".
         bdtppl.models.data.schema.TableWarning
-            If a column or y is likely to be something else than it is read as.
+            If a column or y probably means something else than how it is read.
         UserWarning
-            If a column's values are all equal or missing, so that no hard tree splits on it.
+            If a column's values are all equal or missing, so no hard tree splits on it.
         """
         check_parameters(self)
         make_room()
@@ -215,11 +214,11 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        """Fit, with parameters that are in their ranges."""
+        """Fit, given valid parameters."""
         raise NotImplementedError
 
     def _read_training(self, X: Any, y: Any, sample_weight: Any) -> tuple:
-        """Read schema, matrix [n, d], targets [n] and weights [n]; rows of weight 0 are gone.
+        """Read schema, matrix [n, d], targets [n] and weights [n], without rows of weight 0.
 
         The matrix of a sparse table is sparse.
         """
@@ -250,7 +249,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return schema, matrix, self._read_targets(y, kept), weights[kept]
 
     def _note_columns(self, X: Any) -> Any:
-        """Set ``n_features_in_`` and the names of columns, and return the table as it is read."""
+        """Set ``n_features_in_`` and the column names, and return the table as it is read."""
         if isinstance(X, Mapping):
             self.feature_names_in_ = np.array([str(name) for name in X], object)
             self.n_features_in_ = len(X)
@@ -265,23 +264,22 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
     @property
     def _may_miss(self) -> np.ndarray:
-        """Features whose values may be missing in new rows, bool [d]."""
+        """Return the features whose values may be missing in new rows, bool [d]."""
         return self.design_.has_missing
 
     def _require_rows(self, matrix: np.ndarray) -> None:
-        """Refuse rows [m, d] whose values the model cannot do without."""
+        """Raise if rows [m, d] lack values that the model needs."""
 
     def _training_rows(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Read the training rows [n, d] and their weights [n]; None where all are 1."""
+        """Read the training rows [n, d] and their weights [n]; None if all are 1."""
         return self.design_.matrix, self.design_.weights
 
     def _matrix(self, X: Any) -> np.ndarray:
         """Read new rows as the fitted schema does, float64 [m, d].
 
-        A level of a category that `fit` did not see is warned of (`TableWarning`), and so is a
-        value that is missing in a column that was complete there: no rule says where such a row
-        goes. It is taken to be the middle value of the training rows, or their usual level, so that
-        the row goes to the side of most rows.
+        Warns (`TableWarning`) of levels that `fit` did not see, and of missing values in columns
+        that were complete there, for which trees have no rule. Such a value is replaced by the
+        median or most frequent level of the training rows, so the row goes where most rows go.
 
         Raises
         ------
@@ -309,24 +307,24 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
             names = listed([repr(self.schema_.columns[place].name) for place in columns])
             warnings.warn(
                 f"Values are missing (NaN) in {names}, where no training row misses one: they are "
-                f"read as the middle value of the training rows, or their usual level.",
+                "replaced by the median or most frequent level of the training rows.",
                 TableWarning,
                 stacklevel=4,  # the caller of `predict`
             )
         return matrix
 
     def _mixture(self, X: Any) -> ManyRows:
-        """Posterior predictive of new rows; says where there has been no fit."""
+        """Return the posterior predictive of new rows; raise if there has been no fit."""
         return self._mixture_at(self._matrix(X))
 
     def _mixture_at(self, matrix: np.ndarray) -> ManyRows:
-        """Posterior predictive of rows [m, d] as `_matrix` has read them."""
+        """Return the posterior predictive of rows [m, d] as read by `_matrix`."""
         predictive, bytes_a_row = self._predictive
         return ManyRows(predictive, matrix, bytes_a_row, n_jobs=self.n_jobs)
 
     @property
     def _predictive(self) -> tuple[Callable[[np.ndarray], Any], int]:
-        """Function from rows [m, d] to their mixture, and the bytes that it takes a row."""
+        """Return a function from rows [m, d] to their mixture, and its bytes per row."""
         posterior = self.posterior_ if self.exact_ is None else self.exact_
         return posterior.predictive, posterior.bytes_a_row
 
@@ -342,7 +340,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         )
 
     def _own_columns(self, X: Any) -> Any:
-        """Take, in a form that ``schema_`` reads, the columns of a table that it knows."""
+        """Select the columns of a table that ``schema_`` knows, in a form that it reads."""
         columns = self.columns_
         if columns is None:
             return X.toarray() if issparse(X) else X
@@ -377,23 +375,23 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         for reason in reasons:
             warnings.warn(reason, ConvergenceWarning, stacklevel=4)  # the caller of `fit`
 
-    # What follows fits an estimator that keeps its posterior and the seed of its draws.
+    # The following fits an estimator that stores its posterior and the seed of its draws.
 
     @property
     def _seed(self) -> int:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        check_is_fitted(self)  # its error is also an AttributeError, as `hasattr` requires
         return self._random_seed
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        """Return whether a fit has completed: one that fails leaves attributes behind."""
         return "posterior_" in vars(self)
 
     def _saved_state(self) -> dict:
-        """Return the state beside parameters, attributes and posterior, for `bdtppl.storage`."""
+        """Return the state besides parameters, attributes and posterior, for `bdtppl.storage`."""
         return {"seed": self._random_seed}
 
     def _restore(self, posterior: Any, state: dict) -> None:
-        """Take up a posterior, from a fit or from a file."""
+        """Restore a posterior, from a fit or from a file."""
         self._random_seed = state["seed"]
         self.posterior_ = posterior
 
@@ -403,33 +401,33 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         Raises
         ------
         ValueError
-            If the prior has no law to draw from.
+            If the prior has no distribution to draw from.
         """
         raise NotImplementedError
 
     def to_arviz(self, *, prior_draws: int = 250):
-        """Hand the posterior to ArviZ.
+        """Convert the posterior for ArviZ.
 
-        ArviZ treats all draws as equally weighted. Weighted trees, those of particles or of several
-        roots, are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is that of
-        their weights.
+        ArviZ treats all draws as equally weighted. Weighted trees (from particles or several roots)
+        are resampled to 4 chains of 250 draws; the attribute ``effective_size`` is the effective
+        sample size of their weights.
 
         Parameters
         ----------
         prior_draws
             Trees drawn from the prior for the groups ``prior`` and ``prior_predictive``; 0 for
-            neither. Where nothing can be drawn, the attribute ``no_prior_draws`` says why.
+            neither. If nothing can be drawn, the attribute ``no_prior_draws`` states why.
 
         Returns
         -------
         xarray.DataTree or arviz.InferenceData
-            What the functions of the installed ArviZ take: a data tree from ArviZ 1 on, else an
-            InferenceData. `bdtppl.arviz.to_arviz` gives a data tree everywhere.
+            The type that functions of the installed ArviZ accept: a data tree from ArviZ 1 on, else
+            an InferenceData. `bdtppl.arviz.to_arviz` always returns a data tree.
         """
         from bdtppl.arviz import for_installed_arviz, to_arviz
 
         check_is_fitted(self)
-        prior, why_none = None, "none were asked for"
+        prior, why_none = None, "none were requested"
         if prior_draws:
             require_integer("prior_draws", prior_draws)
             try:
@@ -452,35 +450,36 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
     def feature_importances_(self) -> np.ndarray:
         """Share of each column of X in the splits of trees, float64 [d].
 
-        The expected number of splits on the column under the posterior, as a share of the expected
-        number of all; a category has those of all its levels. A split of a soft tree counts by the
-        weights of its direction. Shares add up to 1, and are 0 where no tree has a split.
+        The expected number of splits on the column under the posterior, as a share of all expected
+        splits; a category counts the splits on all its levels. In soft trees each split contributes
+        its direction weights. Shares sum to 1, or are 0 if no tree has a split.
         """
         check_is_fitted(self)
         posterior = self.posterior_ if self.exact_ is None else self.exact_
         return self._shares_of_columns(posterior.expected_splits)
 
     def _shares_of_columns(self, values: np.ndarray) -> np.ndarray:
-        """Add up values of features [d] by the columns that these come from, as shares."""
+        """Sum values of features [d] by their columns, as shares."""
         column = [position for position, *_ in self.schema_.sources]
         total = np.bincount(column, values, minlength=len(self.schema_.columns))
         return total / max(total.sum(), np.finfo(float).tiny)
 
     def structures(self, by: Any = None) -> Any:
-        """Summarise the posterior over structures: trees, their probabilities, and what they share.
+        """Summarise the posterior over structures: trees, their probabilities and common features.
 
         Parameters
         ----------
         by
-            Of hard trees, what is one structure, as `k_best` has it: "partition", all trees whose
-            leaves hold the same training rows, or "tree". Default: "partition", and "tree" where
-            the training rows were not kept.
+            What counts as one structure for hard trees, as in `k_best`: "partition" (all trees
+            whose leaves contain the same training rows) or "tree". Default: "partition", or "tree"
+            if the training rows were not stored.
 
         Returns
         -------
         bdtppl.structures.Structures
             Distinct trees with probabilities, credible sets, entropy, split inclusion, the
-            co-membership of rows in leaves, a consensus tree, and how well draws agree. It prints.
+            co-membership of rows in leaves, a consensus tree, and how well draws agree. It can be
+            printed.
         """
         from bdtppl.structures import structures_of
 
@@ -493,22 +492,22 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         return estimator_html_repr(self) + self._glance(as_html)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        html = getattr(self, "_repr_html_", None)  # none where diagrams are switched off
+        html = getattr(self, "_repr_html_", None)  # none if diagrams are switched off
         return {"text/plain": str(self)} | ({} if html is None else {"text/html": html()})
 
     def _get_fitted_attr_html(self, doc_link: str = "") -> dict[str, Any]:
-        """List no attributes in diagrams: scikit-learn would compute all that are properties."""
+        """List no attributes in diagrams: scikit-learn would compute all properties."""
         return {}
 
     def _glance(self, write: Callable[[RenderableType, int], str]) -> str:
-        """Write what is known of a fit; empty where there is none."""
-        with suppress(Exception):  # whatever is wrong, a model can be looked at
+        """Summarise a fit on one line; empty if there is none."""
+        with suppress(Exception):  # whatever is wrong, a model can be displayed
             if self.__sklearn_is_fitted__():
                 return write(glance_view(self._at_hand()), 80)
         return ""
 
     def _at_hand(self) -> dict[str, Any]:
-        """Give the part of ``summary()`` that costs next to nothing."""
+        """Return the part of ``summary()`` that costs next to nothing."""
         raise NotImplementedError
 
     def save(self, path) -> None:
@@ -519,7 +518,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
         save(self, path)
 
     def __sklearn_tags__(self):
-        """Say that missing values and categories are read."""
+        """Declare that missing values and categories are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
@@ -552,7 +551,7 @@ class TableEstimator(TableParameters, Results, BaseEstimator):
 
 
 def read_target(y: Any) -> np.ndarray:
-    """Read targets [n], of which the kinds of cells tell what they are.
+    """Read targets [n]; their kind follows from the cells.
 
     Raises
     ------
@@ -563,9 +562,9 @@ def read_target(y: Any) -> np.ndarray:
 
 
 def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
-    """Read the weights of rows [n], 1 by default; one number is for all rows.
+    """Read the weights of rows [n], 1 by default; one number applies to all rows.
 
-    They are int64 where all are whole, else float64.
+    They are int64 if all are whole, else float64.
 
     Raises
     ------
@@ -579,7 +578,7 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
     try:
         weights = np.asarray(lossless(sample_weight), dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError("sample_weight must hold numbers, one for each row.") from None
+        raise ValueError("sample_weight must contain numbers, one for each row.") from None
     if weights.shape != (num_rows,):
         raise ValueError(f"sample_weight must have shape ({num_rows},); got {weights.shape}.")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -590,5 +589,5 @@ def read_weights(sample_weight: Any, num_rows: int) -> np.ndarray:
         )
     with np.errstate(over="ignore"):
         if not weights.sum() < np.inf:
-            raise ValueError("sample_weight adds up to more than a float64 number: divide it.")
+            raise ValueError("sample_weight must have a sum that float64 can represent: divide it.")
         return as_weights(weights)

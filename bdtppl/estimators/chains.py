@@ -1,4 +1,4 @@
-"""What estimators by chains share: how long chains go on, and what is said where they disagree."""
+"""Extensions and diagnostics shared by estimators that run chains."""
 
 import math
 import warnings
@@ -14,12 +14,12 @@ from bdtppl.summary import why_no_r_hat
 
 
 def extensions_to(doubled: str, most: str, asks: str = "") -> Any:
-    """Declare how often chains that disagree go on."""
+    """Declare how often chains that disagree are extended."""
     return parameter(
         "auto",
-        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) go on: the draws so far "
-        f'become warm-up, and {doubled}. "auto" is for {most} at most, and fewer times on many '
-        f"rows, where this takes long.{asks}",
+        f"How often chains that disagree (R-hat above {LARGEST_R_HAT}) are extended: the draws so "
+        f'far become warm-up, and {doubled}. "auto" allows at most {most} extensions, fewer on '
+        f"many rows, where they take long.{asks}",
         least=0,
         option=int,
         is_of_run=False,
@@ -27,28 +27,28 @@ def extensions_to(doubled: str, most: str, asks: str = "") -> Any:
 
 
 def agree(posterior: Any) -> bool:
-    """Tell whether chains agree, as far as it is known."""
+    """Return whether chains agree, as far as is known."""
     r_hats = [each.r_hat for each in diagnose(followed(posterior)).values()]
     return not any(r_hat > LARGEST_R_HAT for r_hat in r_hats)
 
 
 def predictions_agree(posterior: Any) -> bool:
-    """Tell whether chains of sums agree on predictions, as far as it is known."""
+    """Return whether chains of sums agree on predictions, as far as is known."""
     r_hat = diagnose({"predictions": predicted(posterior)})["predictions"].r_hat
     return not r_hat > LARGEST_R_HAT
 
 
 def num_extensions(model: Any, work: float, most_work: float, most: int) -> int:
-    """Count how often the chains of an estimator may go on.
+    """Return how often the chains of an estimator may be extended.
 
     Parameters
     ----------
     model
-        The estimator; where its ``extensions`` are a number, that is it.
+        The estimator; a number in its ``extensions`` is returned.
     work
-        Work of a step.
+        Work of one step.
     most_work, most
-        Work of all steps, and the extensions, that are not exceeded.
+        Limits on the work of all steps and on the extensions.
     """
     if model.extensions != "auto":
         return model.extensions
@@ -58,22 +58,22 @@ def num_extensions(model: Any, work: float, most_work: float, most: int) -> int:
 
 
 def judge_chains(model: Any, advice: str) -> None:
-    """Set ``diagnostics_`` of an estimator, and warn where its chains disagree; called by `_fit`.
+    """Set ``diagnostics_`` of an estimator, and warn if its chains disagree; called by `_fit`.
 
     Parameters
     ----------
     model
-        The estimator, which has its posterior.
+        The estimator, with its posterior.
     advice
-        What to do where chains disagree.
+        What to do if chains disagree.
     """
     values = followed(model.posterior_)
     model.diagnostics_ = {name: each._asdict() for name, each in diagnose(values).items()}
     said = ""
     if why := why_no_r_hat(*model.posterior_.num_leaves.shape):
         said = (
-            f"Whether chains agree cannot be judged: {why}, and R-hat compares at least two chains "
-            f"of at least 4 draws each. Raise chains or draws."
+            f"Convergence cannot be assessed: {why}, and R-hat compares at least two chains of at "
+            "least 4 draws each. Raise chains or draws."
         )
     r_hats = {name: each["r_hat"] for name, each in model.judged.items()}
     worst = max(r_hats, key=lambda name: -math.inf if math.isnan(r_hats[name]) else r_hats[name])
@@ -88,7 +88,7 @@ def judge_chains(model: Any, advice: str) -> None:
 
 
 def _in_words(chains: list[int], num_chains: int) -> str:
-    """Say which chains differ from the others."""
+    """Name the chains that differ from the others."""
     if not chains:
         return ""
     if len(chains) == num_chains - 2:

@@ -1,9 +1,9 @@
-"""Folders that keep the states of long fits, so that these can be resumed.
+"""Folders that store the states of long fits, so that these can be resumed.
 
 Each run has a file of its own in the folder, so that one folder serves any number of fits: those of
-a cross-validation, of several models, or of other rows. A run is told from others by its estimator,
-settings, seed and data. Of what may be raised to go on with a run, such as the number of its
-iterations, its name says nothing.
+a cross-validation, of several models, or of other rows. A run is identified by its estimator,
+settings, seed and data. Settings that may be raised to extend a run, such as its number of
+iterations, are not part of its name.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ _KIND = "bdtppl checkpoint"
 
 
 class Run:
-    """A run on its way; see `keeping`.
+    """A run in progress; see `keeping`.
 
     Attributes
     ----------
     seed
-        Seed that the run began with.
+        Seed with which the run began.
     """
 
     def __init__(self, file: Path | None, seed: int):
@@ -50,22 +50,22 @@ class Run:
         self._last, self._has_warned = time.monotonic(), False
 
     def resumed(self, read: Callable[[Mapping[str, np.ndarray]], AnyState]) -> AnyState | None:
-        """Read the state that was kept last.
+        """Read the last stored state.
 
         Parameters
         ----------
         read
-            Makes a state of the arrays that were kept.
+            Makes a state from the stored arrays.
 
         Returns
         -------
         State or None
-            None where no state was kept.
+            None if no state was stored.
 
         Raises
         ------
         ValueError
-            If no state can be made of the arrays.
+            If no state can be made from the arrays.
         """
         arrays, self._read = self._read, None
         if arrays is None:
@@ -76,20 +76,20 @@ class Run:
             raise _damaged(self._file, error) from error
 
     def offer(self, arrays: Callable[[], Mapping[str, Any]]) -> None:
-        """Take the newest state; it is written if the last writing was a minute ago.
+        """Offer the newest state; it is written if the last write was a minute ago.
 
         Parameters
         ----------
         arrays
-            Makes the arrays of the state. It is also called when the run is interrupted: they must
-            fit together at any moment.
+            Returns the arrays of the state. It is also called when the run is interrupted, so they
+            must be consistent at any moment.
         """
         self._offered = arrays
         if time.monotonic() - self._last >= KEPT_EVERY:
             self.keep()
 
     def keep(self) -> None:
-        """Write the newest state, if there is one; a fit does not fail where this does."""
+        """Write the newest state, if there is one; a failed write does not fail the fit."""
         if self._file is None or self._offered is None:
             return
         self._last = time.monotonic()
@@ -102,7 +102,7 @@ class Run:
             if not self._has_warned:
                 warnings.warn(
                     f"The checkpoint {str(self._file)!r} cannot be written ({reason_of(error)}); "
-                    f"the fit goes on, and tries again every {KEPT_EVERY:g} s.",
+                    f"the fit continues, and tries again every {KEPT_EVERY:g} s.",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -111,7 +111,7 @@ class Run:
             self._offered = None
 
     def require_length(self, name: str, done: int, asked: int) -> None:
-        """Raise ValueError where the run that is kept is longer than a parameter asks for."""
+        """Raise ValueError if the stored run is longer than a parameter requests."""
         if done > asked:
             raise ValueError(
                 f"The checkpoint {str(self._file)!r} has {done} {name}; got {name}={asked}. Raise "
@@ -121,16 +121,16 @@ class Run:
 
 @contextmanager
 def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int) -> Iterator[Run]:
-    """Keep the states that a run offers: every minute, at its end, and when it is interrupted.
+    """Store the states that a run offers: every minute, at its end, and when it is interrupted.
 
-    Meanwhile SIGTERM interrupts the run as Ctrl-C does, and no other process can make the same run.
+    Meanwhile SIGTERM interrupts the run like Ctrl-C, and no other process can make the same run.
 
     Parameters
     ----------
     folder
-        The folder, made if it does not exist; None to keep nothing.
+        The folder, created if it does not exist; None to store nothing.
     name
-        Names the run, where there is a folder (`name_of_run`).
+        Returns the name of the run (`name_of_run`); called if there is a folder.
     seed
         Seed of the run, if it begins here.
 
@@ -141,7 +141,7 @@ def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int
     OSError
         If the folder cannot be written.
     TypeError
-        If the folder is no path.
+        If the folder is not a path.
     ValueError
         If the file of the run is damaged.
     """
@@ -156,7 +156,7 @@ def keeping(folder: str | os.PathLike | None, name: Callable[[], str], seed: int
         run = Run(file, seed)
         try:
             yield run
-        except Exception:  # it may have left a state half made
+        except Exception:  # the interruption may have left a state half made
             raise
         except BaseException:
             run.keep()
@@ -172,23 +172,23 @@ def name_of_run(estimator: str, settings: Mapping[str, Any], data: Iterable[np.n
     estimator
         Name of the estimator.
     settings
-        Settings by name, of what `bdtppl.storage` can write.
+        Settings by name, of types that `bdtppl.storage` can write.
     data
-        Arrays that tell the problem from others: its rows and targets.
+        Arrays that identify the problem: its rows and targets.
 
     Raises
     ------
     ValueError
-        If a setting cannot be written, such as a prior defined outside bdtppl: in another process
-        it could not be told from others.
+        If a setting cannot be written, such as a prior defined outside bdtppl: another process
+        could not identify it.
     """
-    from bdtppl import __version__  # another version may come to other bits
+    from bdtppl import __version__  # another version may give different bits
     from bdtppl.storage.encoding import encode  # takes long
 
     try:
         written = {name: encode(value, name) for name, value in settings.items()}
     except ValueError as error:
-        raise ValueError(f"There can be no checkpoint: {error}") from error
+        raise ValueError(f"Checkpoints are not available: {error}") from error
     digest = hashlib.sha256(json.dumps([__version__, written], sort_keys=True).encode())
     for array in data:
         digest.update(f"{array.dtype} {array.shape}".encode())
@@ -198,7 +198,7 @@ def name_of_run(estimator: str, settings: Mapping[str, Any], data: Iterable[np.n
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Let no other process make the run of a file; the system frees what a killed one has held."""
+    """Lock the run of a file; the system frees the lock of a killed process."""
     owner = file.with_name(f".{file.name}.owner")
     lock = FileLock(file.with_name(f".{file.name}.lock"))
     try:
@@ -215,7 +215,7 @@ def _locked(file: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"checkpoint {file.parent} cannot be written: {reason_of(error)}.") from error
     try:
-        with suppress(OSError):  # it is a convenience
+        with suppress(OSError):  # the note is a convenience
             since = datetime.now().astimezone().isoformat(" ", "seconds")
             owner.write_text(
                 f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8"
@@ -232,9 +232,9 @@ def _read_checkpoint(file: Path) -> tuple[int, dict[str, np.ndarray]]:
     try:
         header, arrays = read_arrays(file, _KIND)
         if header["run"] != file.stem:
-            raise ValueError("it is of another run")
+            raise ValueError("it belongs to another run")
         if type(header["seed"]) is not int:
-            raise ValueError("its seed is no whole number")
+            raise ValueError("its seed is not an integer")
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise _damaged(file, error) from error
     return header["seed"], arrays
@@ -242,5 +242,5 @@ def _read_checkpoint(file: Path) -> tuple[int, dict[str, np.ndarray]]:
 
 def _damaged(file: Path | None, error: Exception) -> ValueError:
     return ValueError(
-        f"{str(file)!r} is no checkpoint, or is damaged ({reason_of(error)}): remove it."
+        f"{str(file)!r} is not a checkpoint, or is damaged ({reason_of(error)}): remove it."
     )

@@ -22,35 +22,35 @@ from bdtppl.models.soft.topology import DEFAULT_MOVES
 from bdtppl.models.wording import counted
 from bdtppl.summary import why_no_r_hat
 
-_LEAST_MASS = 0.9  # prior probability of the topologies looked at
-_MATTERS = 0.01  # probability from which on a topology's diagnostics are warned of
+_LEAST_MASS = 0.9  # least prior probability of the sampled topologies
+_MATTERS = 0.01  # probability from which a topology's diagnostics give warnings
 
 
 @declared
 class DCCParameters(RunsLong, FansOut):
-    """Parameters of DCC-Tree, by the paper's letters."""
+    """Parameters of DCC-Tree, named as in the paper."""
 
     iterations: int = parameter(
         50,
-        "Steps of the walk over topologies (T), each of which looks at one of them.",
+        "Steps of the walk over topologies (T), each of which samples one of them.",
         least=1,
         is_of_run=False,
     )
     initial_trees: int = parameter(
         100,
-        "Topologies drawn from the prior at first (T_0); more find topologies of little prior "
-        "probability.",
+        "Topologies drawn from the prior at first (T_0); larger values find more topologies of "
+        "little prior probability.",
         least=1,
     )
     activation_count: int = parameter(
-        5, "A topology is looked at once it has been proposed more often than this (C_0).", least=0
+        5, "A topology is sampled once it has been proposed more often than this (C_0).", least=0
     )
     chains: int = parameter(16, "Chains in each topology.", least=1)
     warmup: int = parameter(1000, "Steps of warm-up in each topology (N_INIT).")
     warmup_doublings: int = parameter(
         0,
-        "How often, at most, the warm-up of a topology is made again in twice the steps. It is "
-        "where chains disagree over its last steps (R-hat above 1.1): N_INIT is increased as "
+        "Most repetitions of a topology's warm-up, each with twice the steps. Warm-up is repeated "
+        "if chains disagree over its last steps (R-hat above 1.1); the paper increases N_INIT as "
         "necessary.",
         least=0,
     )
@@ -58,19 +58,21 @@ class DCCParameters(RunsLong, FansOut):
     pseudo_samples: int = parameter(10, "Importance samples around each draw (N_M).", least=1)
     denominator: Denominator = parameter(
         "mixture",
-        "Proposals whose mean density the importance weights have below the line. "
-        '"mixture" is for those of all chains, "spatial" of the sample\'s chain (equation 12), '
-        '"basic" for its own alone, as in the authors\' runs.',
+        'Proposals whose mean density is the denominator of the importance weights: "mixture" for '
+        'those of all chains, "spatial" for those of the '
+        "sample's chain (equation 12), "
+        '"basic" for the '
+        "sample's own, as in the authors' runs.",
     )
     delta: float = parameter(
         0.0,
-        "Share of exploration beside exploitation in the utility of topologies, in [0, 1] "
+        "Share of exploration against exploitation in the utility of topologies, in [0, 1] "
         "(equation 10).",
         least=0,
     )
     kappa: float = parameter(
         0.0,
-        "Weight, from -1 on, of the variance of the importance weights in exploitation, which has "
+        "Weight (at least -1) of the variance of the importance weights in exploitation, which is "
         "the root of Z^2 + (1 + kappa) sigma^2.",
         least=-1,
     )
@@ -78,7 +80,7 @@ class DCCParameters(RunsLong, FansOut):
         1.0, "Weight of topologies with few visits in the utility (beta).", least=0
     )
     look_ahead: int = parameter(
-        1000, "Further weights that exploration imagines (T_a); of use if delta is not 0.", least=1
+        1000, "Further weights that exploration imagines (T_a); used if delta is not 0.", least=1
     )
     moves: Any = parameter(
         None,
@@ -86,19 +88,19 @@ class DCCParameters(RunsLong, FansOut):
         "None for 0.6, 0.3 and 0.1, those of the authors' program.",
         option=False,
     )
-    with_leaf: bool = parameter(True, "Whether the tree without a split is one of the topologies.")
+    with_leaf: bool = parameter(True, "Whether the tree without splits is one of the topologies.")
     evidence: EvidenceMethod = parameter(
         "auto",
-        "How the evidence of topologies is estimated. "
-        '"lais" is for layered importance sampling, "smc" for tempered sequential Monte Carlo, or '
-        '"auto" for the second where the weights of the first are too uneven.',
+        'How the evidence of topologies is estimated. "lais" is layered importance sampling, "smc" '
+        'tempered sequential Monte Carlo, and "auto" uses "smc" if the weights of "lais" are too '
+        "uneven.",
         is_of_run=False,
     )
     patience: int | None = parameter(
         None,
-        "Stop where so many iterations find no topology of weight: those that became active in "
-        "them together hold less than a thousandth of it; None for no such stop. To become active "
-        "takes several times ``activation_count`` steps: ask for many more.",
+        "Stop after this many iterations without a topology of weight: those activated in them "
+        "hold less than a thousandth of the total. None never stops early. Activation takes "
+        "several times ``activation_count`` steps, so set many more.",
         least=1,
         is_of_run=False,
     )
@@ -112,39 +114,39 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     posterior_ : bdtppl.inference.soft.posterior.SoftPosterior
         Equally weighted draws of trees of all topologies, resampled by their weights.
     components_ : list of bdtppl.inference.dcc.combine.Component
-        Each topology that was looked at, the most probable first: its log evidence and how that was
-        got, its probability, and weighted draws (of standardised targets). They are not saved.
+        Each sampled topology, the most probable first: its log evidence and the method of its
+        estimate, its probability, and weighted draws (of standardised targets). They are not saved.
     diagnostics_ : dict
-        By the topology's code: how its evidence was estimated ("method") and why so ("reason"),
-        with the effective size of the weights and Pareto's k; R-hat and effective size of the
-        chains' log density, their least energy information (E-BFMI), divergent draws, steps of
-        warm-up, and chains that began again because they were stuck.
+        By the topology's code: how its evidence was estimated ("method") and why ("reason"), with
+        the effective sample size of the weights and Pareto's k; R-hat and effective sample size of
+        the chains' log density, their least energy information (E-BFMI), divergent draws, steps of
+        warm-up, and chains that were restarted because they were stuck.
     num_iterations_ : int
-        Steps that the walk has made.
+        Steps of the walk.
     num_proposed_ : int
-        Distinct topologies that the walk has met, most of them too seldom to be looked at.
+        Distinct topologies that the walk met, most of them too rarely to be sampled.
     prior_mass_ : float
-        Prior probability of the topologies that were looked at; the others' weight is unknown, and
-        counted as zero.
+        Prior probability of the sampled topologies; the others' evidence is unknown and counts as
+        zero.
     log_evidence_upper_ : float
-        Log marginal likelihood if the topologies that were not looked at had the evidence of the
-        best one that was. No bound: one of them may be better.
+        Log marginal likelihood if all other topologies had the evidence of the best sampled one. It
+        is not a bound: one of them may be better.
     log_evidence_, log_evidence_se_ : float
-        Log marginal likelihood over the topologies that were looked at, with its error.
+        Log marginal likelihood over the sampled topologies, with its standard error.
     model_, topology_prior_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Notes
     -----
-    `fit` warns where the evidence of a topology that matters is not to be relied on, and where less
-    than 0.9 of the prior probability was looked at. The error of a topology's evidence is
-    that of the weights: of gaps in which no chain has been they know nothing. Where splits are
-    sharp, few or short chains miss some, and the error is too small: take many chains.
+    `fit` warns if the evidence of an important topology is unreliable, and if the sampled
+    topologies have less than 0.9 of the prior probability. The error of a topology's evidence comes
+    from its weights, which do not cover modes that no chain visited. With sharp splits, few or
+    short chains miss modes and the error is too small: use many chains.
 
-    ``h_final`` is a hyperparameter. Where nothing else says how sharp splits are, take that with
-    the largest ``log_evidence_``; of classes with ``likelihood="mixture"``, for equation 8 is no
-    probability of the labels, and prefers sharp splits.
+    ``h_final`` is a hyperparameter. Without prior knowledge of the sharpness, choose the value with
+    the largest ``log_evidence_``. For classes use ``likelihood="mixture"``, because equation 8 is
+    not a probability of the labels and prefers sharp splits.
 
     References
     ----------
@@ -154,9 +156,9 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
     inference = "dcc"
     in_words = (
         "Soft trees were sampled within each topology by Hamiltonian Monte Carlo, and topologies "
-        "weighed by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
+        "weighted by their estimated evidence (DCC-Tree, Cochrane et al. 2024)."
     )
-    log_evidence_upper_: float = np.nan  # in models of older files
+    log_evidence_upper_: float = np.nan  # absent from models in older files
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         problem = self._pose(X, y, sample_weight)
@@ -217,7 +219,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
     @property
     def log_evidence_(self) -> float:
-        """Log marginal likelihood over the topologies that were looked at."""
+        """Log marginal likelihood over the sampled topologies."""
         return self._fitted_posterior().log_evidence
 
     @property
@@ -231,7 +233,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         return "log evidence", self.log_evidence_se_
 
     def cautions(self) -> Iterator[str]:
-        """Say of which topologies the evidence or the draws are rough."""
+        """List the topologies whose evidence or draws are imprecise."""
         posterior, is_unjudged = self.posterior_, False
         errors = posterior.log_evidence_ses
         for shape, share, error in zip(
@@ -243,7 +245,7 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
             yield from _of_topology(
                 own, f"In the topology {shape.code}, of probability {share:.2f},", error
             )
-            # Nothing is missing for a topology that was summed over or weighed without chains.
+            # A topology that was summed over, or weighted without chains, lacks no diagnostics.
             is_unjudged |= own["r_hat"] is None and own["divergences"] is not None
         if is_unjudged:
             yield unjudged(why_no_r_hat(self.chains, self.draws) or "R-hat has no finite value")
@@ -251,22 +253,22 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
         yield from of_evidence(self)
 
     def _of_unseen(self) -> Iterator[str]:
-        """Say where topologies of much prior probability were not looked at."""
+        """Warn if topologies of much prior probability were not sampled."""
         if self.prior_mass_ < _LEAST_MASS:
             upper = (
-                f"With the evidence of the best one it would be {self.log_evidence_upper_:.2f} in "
-                f"place of {self.log_evidence_:.2f}. "
+                "If they had the evidence of the best one, it would be "
+                f"{self.log_evidence_upper_:.2f} instead of {self.log_evidence_:.2f}. "
             )
             yield (
-                f"The topologies that were looked at hold {self.prior_mass_:.2f} of the prior "
-                f"probability, less than {_LEAST_MASS}; the log evidence counts the others as "
-                f"zero, and its error does not cover them. "
+                f"The sampled topologies have {self.prior_mass_:.2f} of the prior probability, "
+                f"less than {_LEAST_MASS}; the log evidence counts the others as zero, and its "
+                "error does not cover them. "
                 + ("" if np.isnan(self.log_evidence_upper_) else upper)
                 + "Raise iterations and initial_trees, or lower max_splits or activation_count."
             )
 
     def summary(self) -> dict[str, Any]:
-        """Summarise the fit in plain numbers and words, ready for JSON.
+        """Summarise the fit in numbers and text of JSON types.
 
         Topologies are listed by probability, down to a thousandth, with their ``diagnostics_``.
         """
@@ -281,21 +283,21 @@ class DCCTree(DCCParameters, SoftTreeEstimator):
 
 
 def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
-    """Say where the evidence or the draws of one topology are rough."""
+    """Describe where the evidence or the draws of one topology are imprecise."""
     if own["pareto_k"] is not None and own["pareto_k"] > LARGEST_PARETO_K:
         yield (
             f"{name} few samples carry most of the weight (Pareto k {own['pareto_k']:.2f}, more "
-            f"than {LARGEST_PARETO_K}): its evidence is not to be relied on."
+            f"than {LARGEST_PARETO_K}): its evidence is not reliable."
         )
     if error > GREATEST_ERROR:
         yield (
-            f"{name} log evidence has a standard error of {error:.2f}: so uncertain is its "
-            f"probability."
+            f"{name} log evidence has a standard error of {error:.2f}, and its probability is as "
+            "uncertain."
         )
     if own["r_hat"] is not None and own["r_hat"] > LARGEST_R_HAT:
         yield (
-            f"{name} chains disagree (R-hat {own['r_hat']:.2f}): they may not have found all of "
-            f"its posterior."
+            f"{name} chains disagree (R-hat {own['r_hat']:.2f}): they may not have explored all of "
+            "its posterior."
         )
     if own["divergences"]:
         yield (
@@ -305,7 +307,7 @@ def _of_topology(own: dict[str, Any], name: str, error: float) -> Iterator[str]:
 
 
 def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
-    """Say how the evidence was estimated, and how well chains agree."""
+    """Report how the evidence was estimated, and how well chains agree."""
     evidence = part.evidence
     diagnosed = {
         "method": evidence.method,
@@ -332,7 +334,7 @@ def _diagnose(part: Component, explored: Explored) -> dict[str, Any]:
 
 
 def _log_allowed(dcc: DCC) -> float:
-    """Log prior mass of the topologies that the walk may meet: its prior is that of these."""
+    """Return the log prior mass of the topologies that the walk may meet."""
     return dcc.prior.log_mass(dcc.max_splits, with_leaf=dcc.with_leaf)
 
 
@@ -355,7 +357,7 @@ def _draws(part: Component) -> TopologyDraws:
 
 
 def _total(parts: list[Component], dcc: DCC) -> dict[str, Any]:
-    """Log evidence over topologies, and its error by the delta method."""
+    """Return the log evidence over topologies, and its error by the delta method."""
     log_joint = [part.evidence.log_evidence + dcc.prior.log_prob(part.topology) for part in parts]
     errors = [part.probability * part.evidence.standard_error for part in parts]
     return {

@@ -65,13 +65,13 @@ class _Fit:
     seed: int
     chains: int
     draws: int
-    histograms: BoxHistograms | None = None  # of rows that were not kept
-    drawn: Posterior | None = None  # by a search, which is not kept
-    found: RankedTrees | None = None  # by a search: the best tree
+    histograms: BoxHistograms | None = None  # for rows that were not stored
+    drawn: Posterior | None = None  # from a search, which is not stored
+    found: RankedTrees | None = None  # from a search: the best tree
 
     @cached_property
     def exact(self) -> Any:
-        """An `ExactPosterior` or a `BoxPosterior`; None where there was a search."""
+        """An `ExactPosterior` or a `BoxPosterior`; None after a search."""
         if self.method == "search":
             return None
         return exact_of(self.model, self.method, self.max_subproblems, self.histograms)
@@ -100,13 +100,13 @@ class _Fit:
         return ranked[np.append(0, np.flatnonzero(is_other))[:k]]
 
     def __getstate__(self) -> dict:
-        # The sums over trees are computed again where they are needed: copies stay small.
+        # The sums over trees are recomputed when needed: copies stay small.
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 _said: set[tuple] = set()
-_RISES = 3.0  # nats of evidence by which a level more pays
-# Subproblems and productions, or boxes, of which the best tree is found in a second.
+_RISES = 3.0  # nats of evidence by which another level must pay
+# Subproblems and productions, or boxes, whose best tree is found within a second.
 _SMALL = 200_000
 
 
@@ -118,34 +118,33 @@ class ExactParameters(HasCheckpoint, ShowsProgress):
         "auto",
         "Most buckets per feature; None keeps a cut between any two neighbouring distinct values; "
         '"auto" tries several numbers of buckets and levels within ``max_seconds``, fits the '
-        "numbers of a default prior and leaf family, and keeps what has the greatest evidence.",
+        "hyperparameters of a default prior and leaf family, and keeps the setting with the "
+        "greatest evidence.",
         option=str,
     )
     method: ExactMethod = parameter(
         "auto",
-        'How trees are summed over: "boxes", trees of few levels at any number of rows; "chart", '
-        'trees of any depth, by the sets of rows that they can make; "search", as a chart, but of '
-        "the most promising sets alone, with bounds of what the other ones add; "
-        '"auto", a chart for up to 2,000 rows where these sets are few enough, else boxes, else a '
-        'search; with ``bins="auto"`` a chart or boxes, whichever has the greater evidence.',
+        'How trees are summed over: "boxes" sums over trees of few levels at any number of rows; '
+        '"chart" over trees of any depth, by the sets of rows that they can make; "search" is a '
+        'chart of the most promising sets alone, with bounds on the rest. "auto" uses a chart for '
+        "up to 2,000 rows if these sets are few enough, else boxes, else a search; with "
+        '``bins="auto"``, a chart or boxes, whichever has the greater evidence.',
     )
     max_seconds: float = parameter(
         8.0,
-        'CPU seconds that ``bins="auto"`` may spend, compiling not counted. They are estimated at '
-        "fixed rates, so that the choice does not depend on the machine, unless the work takes "
-        "longer and would exceed them; then it ends in time. Of a search, seconds by the clock.",
+        'CPU seconds that ``bins="auto"`` may spend, without compilation. They are estimated at '
+        "fixed rates, so that the choice does not depend on the machine unless the work would "
+        "exceed the budget; then the choice ends in time. For a search: wall-clock seconds.",
         above=0,
     )
-    max_bytes: float = parameter(
-        1e9, "Most memory that boxes or a search may take, in bytes.", above=0
-    )
+    max_bytes: float = parameter(1e9, "Memory limit of boxes or a search, in bytes.", above=0)
     max_subproblems: int = parameter(
         500_000,
-        "Most sets of rows that trees may make, where trees of any depth are summed over.",
+        "Most sets of rows that trees may make, if trees of any depth are summed over.",
         least=1,
     )
     chains: int = parameter(
-        4, "Chains that the independent draws are laid out as.", least=1, is_of_run=False
+        4, "Number of chains in which the independent draws are arranged.", least=1, is_of_run=False
     )
     draws: int = parameter(250, "Draws of each chain.", least=1, is_of_run=False)
 
@@ -161,34 +160,33 @@ class ExactTree(ExactParameters, TreeEstimator):
         Exact log marginal likelihood under the normalised prior; ``log_evidence_se_`` is 0. After
         a search the lower one of ``log_evidence_bounds_``, and the error is NaN.
     log_evidence_bounds_ : tuple of float
-        Between which the log evidence lies; equal but after a search that did not end.
+        Bounds of the log evidence; they differ only after a search that did not end.
     log_partition_ : float
-        Log of the sum over trees of prior weight (not normalised) times likelihood; after a search
-        that of the trees it has written down.
+        Log of the sum over trees of prior weight (not normalised) times likelihood; after a search,
+        over the trees that it enumerated.
     total_variation_ : float
-        Most total variation between the law of the draws and the posterior; 0 but after a search
-        that did not end.
+        Bound on the total variation distance between the distribution of the draws and the
+        posterior; 0 except after a search that did not end.
     map_tree_ : bdtppl.models.hard.tree.Tree
-        Most probable tree, with ``map_log_joint_`` and ``map_probability_``; after a search the
-        best one found, and its probability among the trees that were summed over.
+        Most probable tree, with ``map_log_joint_`` and ``map_probability_``; after a search, the
+        best tree found and its probability among the trees summed over.
     map_gap_ : float
-        No tree has a log joint that is larger by more than this; 0 but after a search that did not
-        end.
+        No tree has a log joint larger by more than this; 0 except after a search that did not end.
     exact_ : bdtppl.inference.pcfg.exact.ExactPosterior | bdtppl.inference.boxes.exact.BoxPosterior
-        The exact posterior itself: entropy, marginals, paths. None after a search.
+        The exact posterior itself, with its entropy, marginals and paths. None after a search.
     method_
         "boxes", "chart" or "search".
     chosen
-        What ``bins="auto"`` chose, as parameters: ``clone(model).set_params(**model.chosen)`` is
-        fitted to other rows without a new search, as `bdtppl.compare` does.
+        What ``bins="auto"`` chose, as parameters: ``clone(model).set_params(**model.chosen)`` fits
+        other rows without a new search, as in `bdtppl.compare`.
     settings_
-        What ``bins="auto"`` tried, a table as lists by column (method, bins, max_depth, seconds,
-        log_evidence), the best first; then what a larger budget would try, with NaN.
+        Settings that ``bins="auto"`` tried, as lists by column (method, bins, max_depth, seconds,
+        log_evidence), the best first; then those that a larger budget would try, with NaN.
     design_
-        The coded training rows; cut points alone (`bdtppl.models.data.design.RowlessDesign`) where
-        rows came in parts. What needs those rows raises a ValueError then.
+        The coded training rows; cut points alone (`bdtppl.models.data.design.RowlessDesign`) if
+        rows came in parts. Methods that need the rows then raise a ValueError.
     prior_, leaf_, constraints_
-        The model, defaults filled in; the depth that was chosen is one of the constraints.
+        The model, with defaults filled in; the chosen depth is one of the constraints.
     bins_
         Buckets per feature that were used.
     {fitted}
@@ -196,12 +194,12 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     inference = "exact"
     default_prior = LeafPenalty(2.0)
-    design_: Any  # of rows that came in parts a `RowlessDesign`
-    method_: str = "chart"  # in models of older files, as what follows
+    design_: Any  # a `RowlessDesign` for rows in parts
+    method_: str = "chart"  # absent from models in older files, like the attributes below
     log_evidence_gap_: float = 0.0
     map_gap_: float = 0.0
     total_variation_: float = 0.0
-    found_tree_: Any = None  # by a search, and so are the next ones
+    found_tree_: Any = None  # from a search, like the next ones
     found_statistics_: Any = None
     num_expansions_: int = 0
 
@@ -238,7 +236,8 @@ class ExactTree(ExactParameters, TreeEstimator):
                 self._run(schema.features, data, **given) as run,
                 counting("settings", shown=self.progress) as on_step,
             ):
-                # The numbers that nobody has chosen: those of a default prior and leaf family.
+                # The hyperparameters that the user did not choose: those of a default prior and
+                # leaf family.
                 free = [*prior.parameter_support] if self.prior is None else []
                 exact, chosen, settings = choose_by_evidence(
                     make_model,
@@ -281,9 +280,9 @@ class ExactTree(ExactParameters, TreeEstimator):
         if larger is not None and (key := (*matrix.shape, larger)) not in _said:
             _said.add(key)
             warnings.warn(
-                f"The evidence still rises with depth where max_seconds={self.max_seconds:g} ended "
+                f"The evidence still rises with depth, but max_seconds={self.max_seconds:g} ended "
                 f"the choice of settings: {self._choice_in_words()}. Raise it, or set bins and "
-                f"max_depth.",
+                "max_depth.",
                 ChoiceWarning,
                 stacklevel=3,  # the caller of `fit`
             )
@@ -297,30 +296,30 @@ class ExactTree(ExactParameters, TreeEstimator):
         """Fit rows that come in parts, by two passes over them."""
         if self.checkpoint is not None:
             raise ValueError(
-                "Rows in parts take no checkpoint: its name would need a pass over all rows. Leave "
-                "checkpoint at None."
+                "Rows in parts cannot be combined with a checkpoint, whose name would need a pass "
+                "over all rows: leave checkpoint at None."
             )
         bins = None if self.bins == "auto" else self.bins
         check_cuts(bins, self.binning, self.grid)
         if bins is None and self.grid is None:
             raise ValueError(
-                f"Rows in parts need a number of buckets, such as bins=16; got bins={self.bins!r}. "
-                f"A sample in memory tells by bins='auto' which number has the greatest evidence."
+                f"bins must be an integer for rows in parts, such as 16; got {self.bins!r}. Fit a "
+                "sample in memory with bins='auto' to find the number with the greatest evidence."
             )
         if self.method in ("chart", "search"):
             raise ValueError(
-                f"method={self.method!r} needs all rows in memory: take method='boxes' for rows in "
-                f"parts."
+                f"method={self.method!r} needs all rows in memory: use method='boxes' for rows in "
+                "parts."
             )
         prior = self._read_prior()
         limits = self.constraints if isinstance(self.constraints, Constraints) else Constraints()
         limits.require_free_leaves("The exact posterior")
         if reason := why_no_boxes(prior, limits):
-            raise ValueError(f"{reason} But that needs all rows in memory.")
+            raise ValueError(f"{reason} That method needs all rows in memory; these come in parts.")
         if self.max_depth is None and limits.max_depth is None:
-            raise ValueError("Rows in parts need a limit of depth, such as max_depth=3.")
+            raise ValueError("max_depth must be a number for rows in parts, such as max_depth=3.")
         if self.ordered:
-            raise ValueError("Rows in parts need ordered categories in place of ordered.")
+            raise ValueError("Rows in parts cannot use ordered: use ordered categories.")
         self._note_columns(parts.example)
         reader = Reader(self._check_targets, Labels if self.is_classifier else TargetMoments)
         with waiting("passing over the rows, first", shown=self.progress):
@@ -335,9 +334,9 @@ class ExactTree(ExactParameters, TreeEstimator):
         num_bytes = box_cost(space, prior, leaf, found.count).num_bytes
         if num_bytes > self.max_bytes:
             raise ValueError(
-                f"The boxes of bins={bins} and max_depth={constraints.max_depth} take about "
+                f"The boxes of bins={bins} and max_depth={constraints.max_depth} need about "
                 f"{num_bytes:.2g} bytes, more than max_bytes={self.max_bytes:.2g}: lower bins or "
-                f"max_depth, or raise max_bytes."
+                "max_depth, or raise max_bytes."
             )
         with waiting("passing over the rows, second", shown=self.progress):
             design, histograms = fill(
@@ -361,7 +360,7 @@ class ExactTree(ExactParameters, TreeEstimator):
     def _keep_search(
         self, schema: Schema, search: TreeSearch, bins: int | None, remedies: Sequence[str] = ()
     ) -> Self:
-        """Search until all trees are summed over or a limit is reached, and keep what is known."""
+        """Search until all trees are summed over or a limit is reached, and store the result."""
 
         def in_words(search: TreeSearch) -> str:
             return f"log evidence between {interval_in_words(search.log_evidence)}"
@@ -402,7 +401,7 @@ class ExactTree(ExactParameters, TreeEstimator):
             self.log_partition_, self.log_evidence_ = exact.log_partition, exact.log_evidence
         require_finite("The log evidence", self.log_evidence_)
         self.log_evidence_gap_ = self.map_gap_ = self.total_variation_ = 0.0
-        # The prior has what is counted on the table filled in.
+        # The prior with its table-dependent counts filled in.
         model = TreeModel(exact.design, exact.y, exact.prior, exact.leaf, constraints)
         self._keep(schema, model, method, bins, seed, histograms=histograms)
         self._fitted.exact = exact
@@ -416,7 +415,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         seed: int,
         **own: Any,
     ) -> None:
-        """Set the fitted attributes, those of the evidence apart."""
+        """Set the fitted attributes, except those of the evidence."""
         sizes = {n: int(getattr(self, n)) for n in ("max_subproblems", "chains", "draws")}
         self._fitted = _Fit(model, method, seed=seed, **sizes, **own)
         self._keep_model(model)
@@ -424,7 +423,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         self.log_evidence_se_ = np.nan if self.log_evidence_gap_ else 0.0
 
     def _saved_state(self) -> dict:
-        """Hand `bdtppl.storage` what is kept beside parameters, attributes and posterior."""
+        """Return the state for `bdtppl.storage` besides parameters, attributes and posterior."""
         fit = self._fitted
         names = "seed", "chains", "draws", "max_subproblems"
         state = {name: getattr(fit, name) for name in names}
@@ -433,23 +432,23 @@ class ExactTree(ExactParameters, TreeEstimator):
         return state
 
     def _saved_arrays(self) -> dict[str, np.ndarray]:
-        """Hand `bdtppl.storage` the histograms of rows that were not kept."""
+        """Return the histograms of rows that were not stored, for `bdtppl.storage`."""
         histograms = self._fitted.histograms
         if histograms is None:
             return {}
         return dict(zip(("values", "keys"), histograms.sums(), strict=True))
 
     def _restore(self, posterior: Posterior, state: dict) -> None:
-        """Restore a saved fit; its sums are computed where they are needed."""
+        """Restore a saved fit; its sums are computed when needed."""
         if self.method_ not in ("boxes", "chart", "search"):
-            raise ValueError(f"method_ is {self.method_!r}, and no fit has that.")
+            raise ValueError(f"method_ must be that of a fit; got {self.method_!r}.")
         if self.method_ == "search":
             log_joint, probability = (np.array([float(each)]) for each in state.pop("best"))
             found = self.found_tree_.reshape(1), self.found_statistics_[None]
             state["found"] = RankedTrees(*found, log_joint, probability)
             state["drawn"] = posterior
         if "values" in state and self.method_ != "boxes":
-            raise ValueError("Histograms of rows in parts are those of boxes.")
+            raise ValueError("Histograms of rows in parts require method='boxes'.")
         design, limits = posterior.design, self.constraints_
         model = TreeModel(design, posterior.y, posterior.prior, posterior.leaf, limits)
         if "values" in state:
@@ -460,12 +459,12 @@ class ExactTree(ExactParameters, TreeEstimator):
         self._fitted.posterior = posterior
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Say whether a fit has come to its end: one that fails leaves attributes behind."""
+        """Return whether a fit has completed: one that fails leaves attributes behind."""
         return "_fitted" in vars(self)
 
     @property
     def _result(self) -> _Fit:
-        check_is_fitted(self)  # its error is an AttributeError too, as `hasattr` needs
+        check_is_fitted(self)  # its error is also an AttributeError, as `hasattr` requires
         return self._fitted
 
     @property
@@ -474,18 +473,18 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     @property
     def exact_(self) -> Any:
-        """The exact posterior; it is computed anew after loading or copying. None of a search."""
+        """The exact posterior, recomputed after loading or copying; absent after a search."""
         return self._result.exact
 
     @property
     def log_evidence_bounds_(self) -> tuple[float, float]:
-        """Between which the log evidence lies."""
+        """Lower and upper bound of the log evidence."""
         check_is_fitted(self)
         return self.log_evidence_, self.log_evidence_ + self.log_evidence_gap_
 
     @property
     def draws_are(self) -> str:
-        """Origin of the draws: "exact", or independent ones of what a search has written down."""
+        """Origin of the draws: "exact", or independent draws among a search's trees."""
         return "independent" if self.method_ == "search" else "exact"
 
     @property
@@ -497,12 +496,12 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     @property
     def in_words(self) -> str:
-        """Say how the posterior is computed."""
+        """Describe how the posterior is computed."""
         if self.method_ == "search":
             return (
-                "There are too many trees to sum over. A search has summed over those that promise "
-                "most, and bounded what the other ones add (after MAPTree, Sullivan et al. 2024). "
-                "Draws and probabilities are of the trees that were summed over."
+                "There are too many trees to sum over. A search summed over the most promising "
+                "ones and bounded the contribution of the others (after MAPTree, Sullivan et al. "
+                "2024). Draws and probabilities are of the trees that were summed over."
             )
         return (
             "The posterior is exact: a sum over all trees (Sullivan et al. 2023). Nothing in the "
@@ -510,14 +509,15 @@ class ExactTree(ExactParameters, TreeEstimator):
         )
 
     def cautions(self) -> Iterator[str]:
-        """Say which trees were not considered."""
+        """List which trees were not considered."""
         if self.log_evidence_gap_:
             yield (
                 f"There are too many trees to sum over in max_seconds={self.max_seconds:g} and "
                 f"max_bytes={self.max_bytes:.2g}. The log evidence lies between "
                 f"{interval_in_words(self.log_evidence_bounds_)}, another tree may be better than "
-                f"the best one found by up to {number(self.map_gap_)}, and the law of the draws "
-                f"may be up to {self.total_variation_:.2g} in total variation from the posterior."
+                f"the best one found by up to {number(self.map_gap_)}, and the distribution of the "
+                f"draws may differ from the posterior by up to {self.total_variation_:.2g} in "
+                "total variation."
             )
         depth = self.constraints_.max_depth
         if self.bins == "auto" and self.method_ == "boxes" and depth != self.max_depth:
@@ -528,7 +528,7 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What ``bins="auto"`` has chosen, as parameters."""
+        """What ``bins="auto"`` chose, as parameters."""
         if self.bins != "auto" or self.grid is not None:
             return {}
         chosen: dict[str, Any] = {
@@ -552,7 +552,7 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     @property
     def map_log_joint_(self) -> float:
-        """Log weights of the grammar and leaf log marginals of the most probable tree, summed."""
+        """Sum of the log prior weights and leaf log marginals of the most probable tree."""
         return float(self._result.best.log_joint[0])
 
     @property
@@ -578,7 +578,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         return self._result.most_probable(k)
 
     def _listed(self, least: int = 1) -> RankedTrees:
-        known = self._result.listed  # each figure asks for them
+        known = self._result.listed  # each figure needs them
         return known if len(known) >= least else super()._listed(least)
 
     def _settings(self) -> tuple[list[Setting], list[Setting]]:
@@ -589,9 +589,9 @@ class ExactTree(ExactParameters, TreeEstimator):
         return tried, settings[len(tried) :]
 
     def _beyond_the_budget(self) -> str | None:
-        """Name a deeper setting that the budget had no room for, where it is likely to be better.
+        """Return a deeper setting that exceeded the budget, if it is probably better.
 
-        That is where the evidence of the chosen one is higher than that of fewer levels.
+        It is if the evidence of the chosen one is higher than that of fewer levels.
         """
         tried, beyond = self._settings()
         if not tried:
@@ -604,7 +604,7 @@ class ExactTree(ExactParameters, TreeEstimator):
         return str(deeper[0]) if deeper and is_deepest and shallower and rises else None
 
     def _choice_in_words(self) -> str:
-        """Say what was chosen, what came next, and what a larger budget would try; or nothing."""
+        """Describe the choice, the runner-up, and what more budget would try; may be empty."""
         tried, beyond = self._settings()
         if len(tried) + len(beyond) < 2:
             return ""
@@ -619,7 +619,7 @@ class ExactTree(ExactParameters, TreeEstimator):
 
     @summarised
     def summary(self) -> dict:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         check_is_fitted(self)
         exact, names = self.exact_, self.design_.names
         known = {
@@ -663,7 +663,7 @@ class ExactTreeRegressor(RealLeaves, ExactTree):
     """Regress by the exact posterior over decision trees (BCART-PCFG, Sullivan et al. 2023)."""
 
     def __sklearn_tags__(self):
-        """Say that a table of many features gets few bins, and so a coarse fit."""
+        """Declare a coarse fit: a table of many features gets few bins."""
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags

@@ -1,4 +1,4 @@
-"""The base of estimators that search for good trees, and draw none."""
+"""The base of estimators that search for good trees and draw none."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from bdtppl.models.hard.tree import Tree
 
 
 class FoundTrees(TreeEstimator):
-    """The trees found, and what the splits of the best one gain.
+    """The trees found, and the gain of each split of the best one.
 
     Attributes
     ----------
     posterior_
-        The trees, the best first, as the draws of one chain.
+        The trees, the best first, stored as the draws of one chain.
     log_likelihood_gain_, log_prior_gain_
-        What the splits on each feature gain in nats, float64 [d].
+        Gain of the splits on each feature in nats, float64 [d].
     """
 
     probability_name = "probability among the trees found"
@@ -26,7 +26,7 @@ class FoundTrees(TreeEstimator):
 
     posterior_: Posterior
     log_likelihood_gain_: np.ndarray
-    log_prior_gain_: Any = 0.0  # of inferences that do not count it
+    log_prior_gain_: Any = 0.0  # for inferences that do not compute it
 
     @property
     def map_tree_(self) -> Tree:
@@ -36,12 +36,12 @@ class FoundTrees(TreeEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column of X in what the splits of the most probable tree gain, float64.
+        """Share of each column of X in the total gain of the most probable tree's splits, float64.
 
-        A split's gain is the score of its partition less that of stopping, in nats; the attribute
-        ``log_likelihood_gain_`` (with ``log_prior_gain_``, where there is one) has its sum by
-        feature. Negative sums, which looking ahead can leave, count as 0. A category has the gains
-        of all its levels.
+        A split's gain is the score of its partition minus that of stopping, in nats; the attribute
+        ``log_likelihood_gain_`` (plus ``log_prior_gain_``, if present) is its sum by feature.
+        Negative sums, which lookahead can produce, count as 0. A category gets the gains of all its
+        levels.
         """
         check_is_fitted(self)
         shares = self._shares_of_gain  # a sparse table has no categories
@@ -49,7 +49,7 @@ class FoundTrees(TreeEstimator):
 
     @property
     def _shares_of_gain(self) -> np.ndarray:
-        """Share of each feature in what the splits gain, float64 [d]."""
+        """Return the share of each feature in the gain of the splits, float64 [d]."""
         gain = np.maximum(self.log_likelihood_gain_ + self.log_prior_gain_, 0)
         return gain / max(gain.sum(), np.finfo(float).tiny)
 

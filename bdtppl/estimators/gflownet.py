@@ -31,7 +31,7 @@ _METHODS: dict[str, tuple[Any, type, int]] = {
     "grammar": (Flows, grammar_training.GrammarSettings, 300),
     "trajectory": (Policies, training.PolicySettings, 2000),
 }
-LARGEST_GAP = 0.25  # nats between the learned log Z and the one by weights
+LARGEST_GAP = 0.25  # nats between the learned log Z and the estimate by weights
 
 
 @declared
@@ -43,7 +43,7 @@ class GFlowNetParameters(RunsLong):
     bins: int | None = parameter(None, "Instead of ``grid``: most buckets per feature.", option=str)
     grid: int | None = parameter(
         99,
-        "That many evenly spaced cuts over each feature's range; None for a cut between any two "
+        "Number of evenly spaced cuts over each feature's range; None for a cut between any two "
         "neighbouring distinct values.",
         least=1,
     )
@@ -76,25 +76,24 @@ class GFlowNetParameters(RunsLong):
     )
     tolerance: float | None = parameter(
         None,
-        "How near training must come to the posterior to end early, as a difference of log Z. "
-        "It is looked at every 100 steps. Where trees make at most 50,000 sets of rows it is the "
-        "gap between the upper and the lower bound of log Z, the sum of both "
-        "Kullback-Leibler divergences; elsewhere the log of the number of draws over the effective "
-        "size of their weights, or, where it is more, what log Z as learned is off from its "
-        "estimate by these weights.",
+        "Difference of log Z at which training ends early, checked every 100 steps. If trees make "
+        "at most 50,000 sets of rows, it is the gap between the upper and lower bounds of log Z "
+        "(the sum of both Kullback-Leibler divergences). Otherwise it is the larger of two terms: "
+        "the log of the number of draws over their effective sample size, and the error of the "
+        "learned log Z against its estimate by the weights.",
         above=0,
         is_of_run=False,
     )
     ensemble: Ensemble = parameter(
         "importance",
-        'How draws are weighed in predictions. "importance" weighs by their importance weights, '
-        '"mean" equally, "distinct" each distinct tree by its posterior probability, or '
-        '"algorithm-1" each draw by its posterior probability, the paper\'s Algorithm 1 to the '
-        "letter (which counts the posterior twice).",
+        'How draws are weighted in predictions: "importance" by their importance weights, "mean" '
+        'equally, "distinct" each distinct tree by its posterior probability, or "algorithm-1" '
+        "each draw by its posterior probability, the paper's Algorithm 1 to the letter (which "
+        "counts the posterior twice).",
         is_of_run=False,
     )
     chains: int = parameter(
-        4, "Chains that the draws after training are laid out as.", least=1, is_of_run=False
+        4, "Number of chains in which the draws are arranged.", least=1, is_of_run=False
     )
     draws: int = parameter(250, "Draws of each chain.", least=1, is_of_run=False)
 
@@ -112,32 +111,31 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     lower_bound_ : float
         Mean log importance weight (ELBO), at most ``log_partition_`` on average.
     learned_log_partition_ : float
-        The same number as the network has learned it.
+        The network's own estimate of the same number.
     log_evidence_, log_evidence_se_ : float
-        Log marginal likelihood; absent where the prior is not normalised, and without
-        ``max_depth``.
+        Log marginal likelihood; absent if the prior is not normalised or without ``max_depth``.
     effective_size_ : float
-        Effective sample size of the importance weights, of chains times draws.
+        Effective sample size of the importance weights, out of chains times draws.
     pareto_k_ : float
-        Shape of the largest importance weights; above 0.7 standard errors are not to be relied on.
+        Shape of the largest importance weights; above 0.7, standard errors are not reliable.
     history_ : dict
-        What training reported, by name: float64 [steps] each.
+        Diagnostics reported by training, by name: float64 [steps] each.
     map_tree_ : bdtppl.models.hard.tree.Tree
-        Most probable tree found, with ``map_log_joint_``: drawn, met in training, or by a search
-        along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by slot,
-        ``best_statistics_``).
+        Most probable tree found, with ``map_log_joint_``: drawn, met in training, or found by a
+        search along the learned flows (``best_tree_``, with ``best_log_joint_`` and its rows by
+        slot, ``best_statistics_``).
     design_
         The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Warns
     -----
     ConvergenceWarning
-        If log Z as learned and as the weights of the draws have it are more than a quarter of a nat
-        apart, as where the policy never draws a part of the posterior, which no weight tells; or if
-        ``pareto_k_`` is above 0.7.
+        If the learned log Z and its estimate by the weights differ by more than a quarter of a nat,
+        which shows parts of the posterior that the policy never draws; or if ``pareto_k_`` is above
+        0.7.
 
     References
     ----------
@@ -148,11 +146,11 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
     inference = "gflownet"
     in_words = (
         "Trees were drawn by a policy trained to draw from the posterior (generative flow network, "
-        "DT-GFN 2025), and weighed by importance weights."
+        "DT-GFN 2025), and weighted by importance weights."
     )
     default_prior = DescriptionLength()
-    default_concentration = 0.1  # of each class: the paper's
-    pareto_k_: float = np.nan  # nan in models of older files
+    default_concentration = 0.1  # for each class: the paper's
+    pareto_k_: float = np.nan  # NaN in models from older files
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         self._check()
@@ -178,31 +176,32 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         most_splits = design.num_rows // constraints.min_leaf - 1
         if (
             constraints.max_depth is None and most_splits > MOST_SPLITS
-        ):  # the prior has larger trees
+        ):  # the prior allows larger trees
             posterior = replace(posterior, log_evidence=np.nan, log_evidence_se=np.nan)
         self._restore(posterior, {"seed": seed})
         self._warn_of(self._doubts())
         return self
 
     def _doubts(self) -> Iterator[str]:
-        """Say where the policy is not the posterior yet.
+        """Describe where the policy does not match the posterior yet.
 
-        Trees that the policy never draws leave no trace in the weights of those it does, nor in
-        their standard error: the learned log Z is a second estimate.
+        Trees that the policy never draws affect neither the weights nor their standard error, so
+        the learned log Z serves as a second estimate.
         """
         if self.pareto_k_ > LARGEST_PARETO_K:
             yield (
-                f"Few trees carry most of the weight (effective size {self.effective_size_:.0f}, "
-                f"Pareto k {self.pareto_k_:.2f}, above {LARGEST_PARETO_K}): how far the estimates "
-                f"are off cannot be told. Raise steps or draws, or train by tolerance."
+                "Few trees carry most of the weight (effective sample size "
+                f"{self.effective_size_:.0f}, Pareto k {self.pareto_k_:.2f}, above "
+                f"{LARGEST_PARETO_K}): the error of the estimates is unknown. Raise steps or "
+                "draws, or train by tolerance."
             )
         learned = self.learned_log_partition_
         if abs(learned - self.log_partition_) > LARGEST_GAP:
             yield (
                 f"The log of the sum over trees is {learned:.2f} as learned and "
-                f"{self.log_partition_:.2f} by the weights of the trees drawn. The policy is not "
-                f"the posterior yet, and what it never draws does not show in the weights: train "
-                f"longer."
+                f"{self.log_partition_:.2f} by the weights of the trees drawn. The policy does not "
+                "match the posterior yet, and trees that it never draws do not affect the weights: "
+                "train longer."
             )
 
     def _of_evidence(self, name: str) -> float:
@@ -210,13 +209,13 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         if np.isnan(self.posterior_.log_evidence) and self.prior_.is_normalised:
             raise AttributeError(
                 f"{name}_ is not known without max_depth: trees have at most {MOST_SPLITS} splits, "
-                f"and what the prior gives to larger ones is missing from log_partition_."
+                "and log_partition_ lacks the contribution of larger ones."
             )
         return super()._of_evidence(name)
 
     @property
     def _found(self) -> RankedTrees:
-        """Distinct trees drawn, and before them the best tree of training if it is better."""
+        """Return the distinct trees drawn, led by the best of training if it is better."""
         drawn = super()._found
         if self.best_log_joint_ <= drawn.log_joint[0] + 1e-9:
             return drawn
@@ -229,7 +228,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         return RankedTrees.joined([best, drawn])
 
     def _check(self) -> None:
-        """Refuse parameters that the inference does not check."""
+        """Check parameters that the inference does not check."""
         _, kind, _ = _METHODS[self.method]
         if self.settings is not None and not isinstance(self.settings, kind):
             raise TypeError(
@@ -238,7 +237,7 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
             )
 
     def _method(self, target: TreeModel) -> Amortisation:
-        """Choose how to train."""
+        """Return the training method."""
         method, kind, steps = _METHODS[self.method]
         steps = steps if self.steps is None else int(self.steps)
         falls = {"decay_steps": steps} if self.method == "grammar" else {}
@@ -251,13 +250,13 @@ class GFlowNetTree(GFlowNetParameters, WeightedTrees):
         return self.ensemble == "importance"
 
     def cautions(self) -> Iterator[str]:
-        """Say where the policy is not the posterior yet, and where weights are rough."""
+        """Describe where the policy does not match the posterior, or weights are uneven."""
         yield from of_weights(self.summary()["effective_size"])
         yield from self._doubts()
         yield from of_evidence(self)
 
     def summary(self) -> dict[str, Any]:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         return super().summary() | {
             "method": self.method,
             "steps": len(self.history_["loss"]),
@@ -273,9 +272,9 @@ class GFlowNetClassParameters:
 
     leaves: Literal["integrated", "drawn"] = parameter(
         "integrated",
-        'What the leaves of the draws predict: class probabilities integrated out, or "drawn", one '
-        "for each leaf of each draw, from their posterior (section 4.2). Intervals, rules, figures "
-        "and exports have the former.",
+        'Predictions of the leaves: with class probabilities integrated out, or "drawn" from their '
+        "posterior for each leaf of each draw (section 4.2). Intervals, rules, figures and exports "
+        "always integrate them out.",
         is_last=True,
         is_of_run=False,
     )

@@ -47,30 +47,30 @@ class GreedyModalParameters:
     )
     num_roots: int = parameter(
         1,
-        "Trees to average, each grown from another partition of the root: the most probable ones "
-        "(the weighted tree space). Predictions are their mean, weighted by probability. 1 is the "
+        "Number of trees to average, grown from the most probable partitions of the root (the "
+        "weighted tree space). Predictions are their mean, weighted by probability. 1 is the "
         "greedy modal tree alone.",
         least=1,
     )
     root_levels: int = parameter(
         1,
-        "1 to try the ``num_roots`` most probable partitions of the root; 2 to try also those of "
+        "1 tries the ``num_roots`` most probable partitions of the root; 2 also tries those of "
         "both its children, in all combinations.",
         least=1,
     )
     lookahead: int = parameter(
         1,
-        "Levels of splits by which a rule is valued: 1 is greedy. 2 also tries all rules of both "
-        "sides before it chooses, which finds rules that pay only together (hidden XOR). One level "
-        "more costs a factor of the number of rules: a matter of small tables, or of few ``bins``. "
-        "The better one of this tree and the greedy one is kept.",
+        "Levels of splits by which a rule is scored: 1 is greedy. 2 also tries all rules on both "
+        "sides, which finds rules that pay only together (hidden XOR). Another level multiplies "
+        "the cost by the number of rules, so use small tables or few ``bins``. The better of this "
+        "tree and the greedy one is kept.",
         least=1,
     )
     smoothing: float = parameter(
         0.0,
-        "Share of a node's rows that its leaf prior and those of all nodes below absorb, but for "
-        "the root's (section 5.2). "
-        "Smoothed scores depend on the path and cannot be compared with an exact posterior's.",
+        "Share of a node's rows that its leaf prior and those of all nodes below absorb, except "
+        "the root's (section 5.2). Smoothed scores depend on the path, so they cannot be compared "
+        "with those of an exact posterior.",
         least=0,
     )
     split_precision: float = parameter(
@@ -82,23 +82,23 @@ class GreedyModalParameters:
     stop_pure: bool = parameter(
         False,
         "Whether nodes whose rows have one distinct target are never split (the authors' program; "
-        "the paper searches them). The default prior gives the trivial partition of the root the "
-        "probability 1 - 0.99 alone, so that without this even a constant y is split.",
+        "the paper searches them). Otherwise even a constant y is split, because the default prior "
+        "gives the trivial partition of the root probability 0.01.",
     )
     prune: bool = parameter(
         False,
         "Whether sibling leaves that predict the same class (the same mean) are merged afterwards. "
-        "The tree is then no longer the greedy one, and less probable.",
+        "The merged tree is no longer the greedy one, and is less probable.",
     )
     hyperplanes: int = parameter(
         0,
-        "Random starts, in each node, of a search for a cut of several columns. A hyperplane cuts a"
-        " linear combination of numeric columns, such as ``0.6 length - 0.8 width < 1.2``. 0 for "
-        "cuts of single columns alone, 8 is a fair choice. Columns with missing values are left "
-        "out, with a warning. A few further starts lie at the best cut of one column and at "
-        "least-squares directions. A hyperplane is weighed as a cut of one column is, N being the "
-        "cuts of the combination in the node, and taken where it is strictly more probable than the"
-        " best of these; ``bins`` and ``grid`` do not limit it. Needs ``lookahead=1``, no "
+        "Random starts, in each node, of a search for a cut of several columns. A hyperplane cuts "
+        "a linear combination of numeric columns, such as ``0.6 length - 0.8 width < 1.2``. 0 for "
+        "cuts of single columns alone; 8 is a good choice. Columns with missing values are left "
+        "out, with a warning. The best cut of one column and least-squares directions are further "
+        "starts. A hyperplane is scored like a cut of one column, N being the cuts of the "
+        "combination in the node. It is used if it is strictly more probable than the best of "
+        "these; ``bins`` and ``grid`` do not limit it. Needs ``lookahead=1``, no "
         '``split_precision`` and a prior with ``rules="gaps"``.',
         least=0,
     )
@@ -111,36 +111,35 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
     ----------
     map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found, with ``map_log_joint_``, which is at most that of the most
-        probable tree there is.
+        probable of all trees.
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         All trees found, weighted by probability.
     directions_ : numpy.ndarray
         float64 [h, d]; normals of the hyperplanes of all trees, in units of 1 / feature, of length
-        1 but for rounding. Trees call the projection on direction i feature d + i; ``design_`` and
-        ``posterior_`` have the projections as further features.
+        1 up to rounding. The projection on direction i is feature d + i of the trees, ``design_``
+        and ``posterior_``.
     log_evidence_lower_bound_ : float
         Lower bound of the log evidence, for priors whose weights sum to at most 1.
     log_likelihood_gain_, log_prior_gain_ : numpy.ndarray
-        What the splits of the most probable tree on each feature gain over stopping, in nats, leaf
-        scores and prior weights apart; float64 [d]. The features of a
-        hyperplane share its gain by the squared components of its normal, in standard deviations of
-        the node's rows.
+        Gain of the most probable tree's splits on each feature over stopping, in nats, separately
+        for leaf scores and prior weights; float64 [d]. The features of a hyperplane share its gain
+        by the squared components of its normal, in standard deviations of the node's rows.
     design_
         The coded training rows.
     columns_ : numpy.ndarray or None
-        Columns of X that these two hold, and that features of trees are numbers of. None for all;
-        after a fit on a sparse table those that a tree splits on (the first if there are none).
+        Columns of X in these two, which features of trees index. None for all; after a fit on a
+        sparse table, those that a tree splits on (the first if there are none).
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Notes
     -----
-    A greedy search does not know the evidence, so there is no ``log_evidence_``.
+    A greedy search does not compute the evidence, so there is no ``log_evidence_``.
 
-    On a sparse table the tree and its scores are those of the dense one, and memory is linear in
-    stored entries, rows, columns, and rows times the columns that the tree splits on. These need a
-    dense table: ``bins``, ``grid``, ``num_roots``, ``lookahead``, ``hyperplanes`` and priors with
+    A sparse table gives the same tree and scores as a dense one. Memory is linear in stored
+    entries, rows, columns, and rows times the columns that the tree splits on. These need a dense
+    table: ``bins``, ``grid``, ``num_roots``, ``lookahead``, ``hyperplanes`` and priors with
     ``cut_weights="gap"``.
 
     References
@@ -151,14 +150,14 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
     inference = "greedy-modal"
     in_words = (
         "The tree was grown from the root down, each node by its most probable partition (greedy "
-        "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: how sure one can be of "
-        "its splits is not known."
+        "modal tree, Nuti et al. 2021). It is a good tree, not a posterior: the uncertainty of its "
+        "splits is not known."
     )
     reads_sparse = True
     default_prior = GreedyPartition(0.99)
     unknown: ClassVar = {
         "log_evidence": "a greedy search does not sum over all trees",
-        "elpd_loo": "a greedy search draws no trees that could be weighted anew without a row",
+        "elpd_loo": "a greedy search draws no trees that could be reweighted without a row",
     }
 
     directions_: np.ndarray
@@ -209,7 +208,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
 
     @property
     def _num_bins(self) -> int | None:
-        """Buckets per feature: no table is too large for a cut between any two values."""
+        """Return the buckets per feature; no table is too large for all cuts."""
         return None if isinstance(self.bins, str) and self.bins == "auto" else self.bins
 
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray, **cuts: Any) -> Any:
@@ -218,7 +217,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         return super()._design(schema, matrix, weights, **cuts)
 
     def _why_dense(self) -> str | None:
-        """Say which parameter needs a dense table, if one does."""
+        """Name the parameter that needs a dense table, if one does."""
         if self._num_bins is not None:
             return f"bins must be None for a sparse X; got {self.bins!r}"
         wanted = {"grid": None, "num_roots": 1, "lookahead": 1, "hyperplanes": 0}
@@ -230,22 +229,20 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         return None
 
     def __sklearn_tags__(self):
-        """Say that sparse tables are read, where no parameter needs a dense one."""
+        """Declare that sparse tables are accepted if no parameter needs a dense one."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._why_dense() is None
         return tags
 
     def _check_hyperplanes(self, prior: TreePrior) -> None:
-        """Refuse settings that exclude hyperplanes."""
+        """Reject settings that exclude hyperplanes."""
         number = self.hyperplanes
         if number and self.lookahead > 1:
-            raise ValueError(
-                f"hyperplanes are not searched for ahead; got lookahead={self.lookahead}, give 1."
-            )
+            raise ValueError(f"lookahead must be 1 with hyperplanes; got {self.lookahead}.")
         if number and self.split_precision:
             raise ValueError(
-                "hyperplanes do not go with split_precision: a direction could be taken for its "
-                "few wide gaps; set one of the two to 0."
+                "hyperplanes cannot be combined with split_precision, because a direction could be "
+                "chosen for its few wide gaps; set one of the two to 0."
             )
         if number and prior.rules != "gaps":
             raise ValueError(
@@ -262,8 +259,8 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         if left_out.any():
             names = ", ".join(repr(design.names[f]) for f in np.flatnonzero(left_out))
             warnings.warn(
-                f"Hyperplanes leave out columns with missing values (NaN), here {names}, which are "
-                f"cut alone: fill the values in, or drop the rows, if they matter.",
+                f"Hyperplanes leave out columns with missing values (NaN), here {names}, which get "
+                "single cuts only: fill the values in, or drop the rows, if they matter.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -279,7 +276,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
 
     @property
     def counts_rows(self) -> bool:
-        """Not so where nodes are smoothed, which have parts of the rows of nodes above."""
+        """False when nodes are smoothed, because these have fractional counts from above."""
         return not self.smoothing
 
     @property
@@ -289,7 +286,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         Raises
         ------
         AttributeError
-            If the prior's weights may sum to more than 1, leaves are smoothed, cuts are left out
+            If the prior's weights may sum to more than 1, leaves are smoothed, cuts are omitted
             (split_precision), or a tree has hyperplanes.
         """
         check_is_fitted(self)
@@ -302,9 +299,9 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         return float(np.logaddexp.reduce(self.posterior_.sample_stats["log_joint"], axis=None))
 
     def partition_log_probabilities(self, node: int = 0) -> PartitionPosterior:
-        """Weigh all partitions of the rows of a node of the most probable tree.
+        """Score all partitions of the rows of a node of the most probable tree.
 
-        These are the cuts of single features, also in a node that a hyperplane splits.
+        These are the cuts of single features, even in a node that a hyperplane splits.
 
         Parameters
         ----------
@@ -320,7 +317,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         Raises
         ------
         ValueError
-            If the tree has no such node, or the model was fitted on a sparse table, of which it
+            If the tree has no such node, or if the model was fitted on a sparse table, of which it
             keeps too few columns.
         """
         check_is_fitted(self)
@@ -340,7 +337,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
 
     @summarised
     def summary(self) -> dict:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         check_is_fitted(self)
         names, tree = self.design_.names[: self._num_features], self.map_tree_
         own = slice(None) if self.columns_ is None else self.columns_
@@ -363,7 +360,7 @@ class GreedyModalTree(GreedyModalParameters, FoundTrees):
         if self.columns_ is not None:
             raise ValueError("a model fitted on a sparse table keeps those columns that it uses")
         if len(self.directions_):
-            raise ValueError("the prior does not say which hyperplanes there are")
+            raise ValueError("the prior does not define which hyperplanes exist")
         return super()._draw_prior(num_draws)
 
     @property

@@ -1,4 +1,4 @@
-"""The base of estimators of hard trees: limits, priors, leaf families, and rules as text."""
+"""The base of hard-tree estimators: limits, priors, leaf families, and rules as text."""
 
 import warnings
 from collections.abc import Callable, Collection
@@ -30,13 +30,13 @@ from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma
 from bdtppl.models.prior_kinds import TreePrior, require_tree_prior
 from bdtppl.models.wording import describe_model, function_name, listed, number
 
-_MOST_CONSTRAINED = 20  # things of a constraint that are written out
-_MOST_SLOTS = 1_000_000  # slots of trees, which are ranked in a second
-_MOST_TREES_LISTED = 1000  # that are listed for their partitions
+_MOST_CONSTRAINED = 20  # parts of a constraint that are written out
+_MOST_SLOTS = 1_000_000  # slots of trees, which are ranked within a second
+_MOST_TREES_LISTED = 1000  # trees that are listed for their partitions
 
 
 def list_trees(most_probable: Callable[[int], RankedTrees], least: int = 1) -> RankedTrees:
-    """List the most probable trees until they have nine tenths, or are 1,000 and ``least``."""
+    """List the most probable trees until they sum to nine tenths, or are 1,000 and ``least``."""
     number, most = 10, max(least, _MOST_TREES_LISTED)
     while True:
         ranked = most_probable(min(number, most))
@@ -57,9 +57,10 @@ class HardParameters:
     )
     leaf: Leaf | Literal["from_targets"] | None = parameter(
         None,
-        "Leaf family (`bdtppl.models.leaves`). None for ``DirichletCategorical`` with concentration"
-        " 1 a class (0.1 for GFlowNets), or ``NormalInverseGamma`` with the numbers of the greatest"
-        ' evidence; "from_targets" for the numbers of ``NormalInverseGamma.from_targets``.',
+        "Leaf family (`bdtppl.models.leaves`). None for ``DirichletCategorical`` with "
+        "concentration 1 a class (0.1 for GFlowNets), or ``NormalInverseGamma`` with the "
+        'hyperparameters of greatest evidence; "from_targets" for those of '
+        "``NormalInverseGamma.from_targets``.",
         option=False,
     )
     bins: int | None = parameter(
@@ -67,10 +68,10 @@ class HardParameters:
         "Most buckets per feature; None keeps a cut between any two neighbouring distinct values.",
         option=str,
     )
-    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" is equal width.')
+    binning: Binning = parameter("quantile", 'How buckets are cut: "uniform" gives equal widths.')
     grid: int | None = parameter(
         None,
-        f"Instead of bins: that many evenly spaced cuts over each feature's range, at most "
+        "Instead of bins: number of evenly spaced cuts over each feature's range, at most "
         f"{MOST_GRID_CUTS:,}.",
         least=1,
     )
@@ -82,16 +83,16 @@ class HardParameters:
 
 
 class TreeEstimator(HardParameters, TableEstimator):
-    """The base of estimators of hard trees: it reads limits and writes trees as rules.
+    """The base of hard-tree estimators: reads limits and writes trees as rules.
 
     Attributes
     ----------
     probability_name
         Name of the probabilities of `k_best`, for figures.
     default_prior
-        Prior where none is given.
+        Prior if none is given.
     default_concentration
-        Concentration of each class in the leaves of a classifier where no leaf family is given.
+        Concentration of each class in the leaves of a classifier if no leaf family is given.
     """
 
     probability_name: Any = "posterior probability"
@@ -111,19 +112,20 @@ class TreeEstimator(HardParameters, TableEstimator):
     def k_best(self, k: int, *, by: Grouping = "tree") -> RankedTrees:
         """List the k most probable trees or partitions of the training rows, the best first.
 
-        Trees that differ by cuts inside gaps of a node's rows alone are one. An exact posterior has
-        exact probabilities; those of weighted draws are joints over the estimated sum of all, those
-        of chains are shares of the draws, and those of a greedy search are among the trees found.
+        Trees that differ only by cuts inside gaps of a node's rows are one entry. An exact
+        posterior has exact probabilities. Probabilities of weighted draws are joints over the
+        estimated sum of all, those of chains are shares of the draws, and those of a greedy search
+        are among the trees found.
 
         Parameters
         ----------
         k
-            Number of entries; fewer are listed where there are fewer.
+            Number of entries; there may be fewer.
         by
-            "tree", or "partition": trees whose leaves hold the same training rows, such as those of
-            two orders of the same splits, are one entry, its most probable tree. Its probability is
-            the sum over the trees that were listed: the most probable ones until they have nine
-            tenths, but no more than k or 1,000. Others of the partition would add to it.
+            "tree", or "partition": trees whose leaves contain the same training rows, such as two
+            orders of the same splits, are one entry, represented by the most probable one. Its
+            probability is the sum over the listed trees: the most probable ones until they sum to
+            nine tenths, but no more than k or 1,000. Other trees of the partition would add to it.
 
         Returns
         -------
@@ -133,8 +135,8 @@ class TreeEstimator(HardParameters, TableEstimator):
         Raises
         ------
         ValueError
-            If k or ``by`` is none of these, or partitions are asked for and the training rows came
-            in parts, which are not kept.
+            If k or ``by`` is invalid, or if partitions are requested and the training rows came in
+            parts, which are not stored.
         """
         check_is_fitted(self)
         require_integer("k", k)
@@ -146,7 +148,7 @@ class TreeEstimator(HardParameters, TableEstimator):
 
     @property
     def grouping(self) -> Grouping:
-        """How figures and reports group trees: by partition where the training rows were kept."""
+        """How figures and reports group trees: by partition if the training rows were stored."""
         check_is_fitted(self)
         return "partition" if self.design_.num_rows else "tree"
 
@@ -166,18 +168,18 @@ class TreeEstimator(HardParameters, TableEstimator):
         return self._with_fitted_leaf(TreeModel(design, y, prior, leaf, constraints))
 
     def _with_fitted_leaf(self, model: TreeModel) -> TreeModel:
-        """Fit the numbers of a default leaf family by evidence."""
+        """Fit the hyperparameters of a default leaf family by evidence."""
         if not self._free_of_leaf(model.leaf):
             return model
         return replace(model, leaf=leaf_by_evidence(model))
 
     @property
     def _num_bins(self) -> int | None:
-        """Most buckets of a column, for `Design`."""
+        """Return the most buckets of a column, for `Design`."""
         return self.bins
 
     def _design(self, schema: Schema, matrix: Any, weights: np.ndarray, **cuts: Any) -> Any:
-        """Cut the columns of a table, as the parameters or other ``bins`` and ``grid`` say."""
+        """Cut the columns of a table, by the parameters or other ``bins`` and ``grid``."""
         chosen: dict[str, Any] = {"bins": self._num_bins, "grid": self.grid} | cuts
         return Design.from_matrix(
             matrix,
@@ -190,40 +192,40 @@ class TreeEstimator(HardParameters, TableEstimator):
         )
 
     def _run_of(self: Any, model: TreeModel) -> AbstractContextManager[Run]:
-        """Keep a run of a model in the folder of checkpoints, if there is one."""
+        """Store a run of a model in the checkpoint folder, if there is one."""
         design = model.design
         data = design.matrix, design.codes, design.weights, design.cut_threshold, model.y
-        prior = model.prior.resolve(design)  # without functions, where that can be
+        prior = model.prior.resolve(design)  # without functions, where possible
         filled_in = {"prior": prior, "leaf": model.leaf, "constraints": model.constraints}
         return self._run(design.names, data, **filled_in)
 
     def _keep_model(self, model: TreeModel) -> None:
-        """Set the fitted attributes that say what was fitted."""
+        """Set the fitted attributes that describe the model."""
         self.design_, self.prior_ = model.design, model.prior
         self.leaf_, self.constraints_ = model.leaf, model.constraints
 
     def _limits(self, schema: Schema) -> Constraints:
-        """Join max_depth and min_leaf with the further constraints, on features that exist."""
+        """Join max_depth and min_leaf with the further constraints, on existing features."""
         return join_limits(schema, self.constraints, self.max_depth, self.min_leaf)
 
     def _warn_of_no_cut(
         self, schema: Schema, design: CutPoints, limits: Constraints, stacklevel: int = 4
     ) -> None:
-        """Name columns without a cut, though levels may have no rows, and limits that are vain."""
+        """Warn of columns without a cut, levels perhaps without rows, and limits without effect."""
         warn_of_no_cut(schema, design, stacklevel + 1)
         if unmet := [*limits.unmet(design)]:
             feature, threshold, nearest = unmet[0]
             cuts = listed([f"{cut:g}" for cut in nearest]) or "none"
-            others = f" The same holds for {len(unmet) - 1} more." if len(unmet) > 1 else ""
+            others = f" The same applies to {len(unmet) - 1} more." if len(unmet) > 1 else ""
             warnings.warn(
-                f"Constraints refuse the cut of {feature} at {threshold:g}, where the table has "
-                f"none, so nothing is refused there; the nearest cuts are {cuts}.{others}",
+                f"Constraints exclude the cut of {feature} at {threshold:g}, but the table has no "
+                f"cut there, so the limit has no effect; the nearest cuts are {cuts}.{others}",
                 UserWarning,
                 stacklevel=stacklevel,
             )
 
     def _warn_of_no_rule(self) -> None:
-        """Warn where the constraints, and not the table alone, keep the root from splitting."""
+        """Warn if the constraints, and not the table alone, prevent a split of the root."""
         from bdtppl.inference.prior_predictive.trees import has_root_rule  # which few fits need
 
         design, limits, rules = self.design_, self.constraints_, self.prior_.rules
@@ -231,8 +233,8 @@ class TreeEstimator(HardParameters, TableEstimator):
             return
         if has_root_rule(design, rules):
             warnings.warn(
-                f"The constraints ({describe_constraints(limits)}) leave the root no rule to split "
-                f"by, so every tree is a single leaf: loosen them.",
+                f"The constraints ({describe_constraints(limits)}) leave the root without a rule, "
+                "so every tree is a single leaf: loosen them.",
                 UserWarning,
                 stacklevel=4,  # the caller of `fit`
             )
@@ -243,13 +245,13 @@ class TreeEstimator(HardParameters, TableEstimator):
         return prior
 
     def rules(self, rank: int = 0) -> str:
-        """Write the rank-th most probable tree as rules, with what its leaves predict.
+        """Write the rank-th most probable tree as rules, with the predictions of its leaves.
 
         Parameters
         ----------
         rank
-            0 for the most probable tree. Every tree before it is found first, so that a rank of
-            many thousands takes long.
+            0 for the most probable tree. All trees before it are found first, so a rank of many
+            thousands is slow.
 
         Raises
         ------
@@ -259,7 +261,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         return self._written(*self._ranked(rank))
 
     def _written(self, tree: Tree, statistics: np.ndarray) -> str:
-        """Write a tree as rules, with what its leaves predict."""
+        """Write a tree as rules, with the predictions of its leaves."""
         leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
         return tree.rules(self.design_.names, leaf_text, design=self.design_, schema=self.schema_)
 
@@ -271,14 +273,14 @@ class TreeEstimator(HardParameters, TableEstimator):
         X
             Rows [m].
         rank
-            0 for the most probable tree. Every tree before it is found first, so that a rank of
-            many thousands takes long.
+            0 for the most probable tree. All trees before it are found first, so a rank of many
+            thousands is slow.
 
         Returns
         -------
         list of str
-            For each row the conditions from the root down, joined by "and", and what the leaf
-            predicts.
+            For each row, the conditions from the root down, joined by "and", and the leaf's
+            prediction.
 
         Raises
         ------
@@ -288,7 +290,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         matrix, (tree, statistics) = self._matrix(X), self._ranked(rank)
         leaf_text = self._leaf_text(statistics, self._rows_of_slots(tree))
         paths, design = {0: ""}, self.design_
-        for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have lesser slots
+        for slot in np.flatnonzero(tree.feature >= 0).tolist():  # parents have smaller slots
             for is_left, child in ((True, tree.left[slot]), (False, tree.right[slot])):
                 condition = tree.condition(
                     slot, is_left, design.names, design=design, schema=self.schema_
@@ -312,14 +314,14 @@ class TreeEstimator(HardParameters, TableEstimator):
         return PriorDraws(described, targets[None])
 
     def _rows_of_slots(self, tree: Tree) -> np.ndarray:
-        """Count the training rows in each slot of a tree, [k], as often as whole weights say."""
-        # Statistics do not tell: the prior of a leaf may have absorbed rows (smoothing).
+        """Count the training rows in each slot of a tree, [k], repeated by whole weights."""
+        # Statistics do not show this: the prior of a leaf may have absorbed rows (smoothing).
         slots = route(tree.reshape(1), self.design_.matrix)[0]
         weights = self.design_.weights if self.design_.has_whole_weights else None
         return np.bincount(slots, weights, minlength=tree.capacity)
 
     def _ranked(self, rank: int) -> tuple[Tree, np.ndarray]:
-        """Get the rank-th most probable tree and the statistics of its slots."""
+        """Return the rank-th most probable tree and the statistics of its slots."""
         check_is_fitted(self)
         require_integer("rank", rank, 0)
         ranked = self.k_best(rank + 1)
@@ -331,7 +333,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         return ranked.trees[rank], ranked.statistics[rank]
 
     def _describe(self) -> dict[str, Any]:
-        """Begin a summary: the model in words."""
+        """Start a summary with the model in words."""
         return {
             "model": type(self).__name__,
             "prior": describe_model(self.prior_),
@@ -360,7 +362,7 @@ class TreeEstimator(HardParameters, TableEstimator):
         return known
 
     def _known_best(self) -> RankedTrees | None:
-        """Rank trees, the most probable first; None where they are not and it would take long."""
+        """Rank trees, the most probable first; None if they are unranked and ranking is slow."""
         posterior = self.posterior_
         is_ranked = "ranked" in vars(posterior)
         return posterior.ranked if is_ranked or posterior.trees.feature.size < _MOST_SLOTS else None
@@ -369,7 +371,7 @@ class TreeEstimator(HardParameters, TableEstimator):
 def join_limits(
     schema: Schema, given: Constraints | None, max_depth: int | None, min_leaf: int
 ) -> Constraints:
-    """Join max_depth and min_leaf with further constraints, on features that exist."""
+    """Join max_depth and min_leaf with further constraints, on existing features."""
     given = Constraints() if given is None else given
     if not isinstance(given, Constraints):
         raise TypeError(
@@ -378,8 +380,8 @@ def join_limits(
         )
     depths = [d for d in (max_depth, given.max_depth) if d is not None]
     for depth in depths:
-        Constraints(max_depth=depth)  # refuses what is not a depth
-    # What holds for a column holds for the feature that says where its values are missing.
+        Constraints(max_depth=depth)  # raises if it is not a depth
+    # A limit on a column also applies to the feature that marks its missing values.
     limits = replace(
         given,
         min_leaf=max(Constraints(min_leaf=min_leaf).min_leaf, given.min_leaf),
@@ -400,18 +402,18 @@ def join_limits(
 
 
 def _with_marks(schema: Schema, box: KeepTogether) -> KeepTogether:
-    """Let a box with an end on a column hold rows alone that have a value there."""
+    """Restrict a box with an end on a column to rows that have a value there."""
     bounded = [feature for feature, *ends in box.intervals if np.isfinite(ends).any()]
     return KeepTogether((*box.intervals, *((mark, 0, 0) for mark in schema.marks_of(bounded))))
 
 
 def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
-    """Let features of a column, and that which says where it is missing, have its weight.
+    """Give a column's weight to its features and to the marker of its missing values.
 
     Raises
     ------
     ValueError
-        If a list has neither a number for each column nor one for each feature.
+        If a list has one number neither for each column nor for each feature.
     """
     if isinstance(prior, EditTree):
         return replace(prior, base=with_weights_of_marks(schema, prior.base))
@@ -424,7 +426,7 @@ def with_weights_of_marks(schema: Schema, prior: Any) -> Any:
         if len(weights) != len(schema.features):
             raise ValueError(
                 f"feature_weights has {len(weights)} numbers for {len(schema.columns)} columns: "
-                f"give one for each of {listed([column.name for column in schema.columns])}, or "
+                f"pass one for each of {listed([column.name for column in schema.columns])}, or "
                 f"names with their numbers, as {{{schema.columns[0].name!r}: 2}}."
             )
         return replace(prior, feature_weights=weights)
@@ -466,7 +468,7 @@ class ClassLeaves(ClassTargets):
         return []
 
     def _leaf_of(self, labels: Any) -> Leaf:
-        """Take up what a pass over the rows says of their labels."""
+        """Set the leaf family from the summary of labels of a pass over the rows."""
         self._set_classes(labels.values)
         each = np.arange(len(self.classes_))
         return self._default_leaf(each, np.ones(len(each)))
@@ -494,7 +496,7 @@ class RealLeaves(RealTargets):
         return targets
 
     def _given_leaf(self) -> Leaf | None:
-        """Get the leaf family that was given; None where its numbers come from the targets."""
+        """Return the given leaf family; None if its hyperparameters come from the targets."""
         if self.leaf is None:
             return None
         if isinstance(self.leaf, str):
@@ -515,11 +517,11 @@ class RealLeaves(RealTargets):
         return given
 
     def _free_of_leaf(self, leaf: Leaf) -> list[str]:
-        """Name the numbers of the leaf family that nobody has chosen."""
+        """Name the hyperparameters of the leaf family that the user did not choose."""
         return [*leaf.parameter_support] if self.leaf is None else []
 
     def _leaf_of(self, moments: Any) -> Leaf:
-        """Take up what a pass over the rows says of their targets."""
+        """Set the leaf family from the summary of targets of a pass over the rows."""
         given = self._given_leaf()
         if given is not None:
             return given
@@ -537,7 +539,7 @@ def _rows_in_words(count: float) -> str:
 
 
 def describe_constraints(constraints: Constraints) -> str | None:
-    """Name the constraints that were chosen; None where none was."""
+    """Describe the chosen constraints; None if there are none."""
     chosen = {f.name: getattr(constraints, f.name) for f in fields(constraints)}
     default = Constraints()
     parts = [
@@ -558,7 +560,7 @@ def _written_constraint(value: Any) -> str:
 def warn_of_no_cut(
     schema: Schema, design: CutPoints, stacklevel: int, but: Collection[str] = ()
 ) -> None:
-    """Name columns without a cut but some, though levels may have no rows."""
+    """Warn of columns without a cut, except some, though levels may have no rows."""
     uncut = set(design.no_cut)
     names = [
         repr(each.name)
@@ -576,12 +578,12 @@ def warn_of_no_cut(
 
 @in_float64
 def _require_score(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> None:
-    """Raise ValueError if a leaf family gives all rows together a score that is not a number."""
+    """Raise ValueError if a leaf family's score of all rows together is not a number."""
     statistics = np.asarray(leaf.statistics(y, weights)).sum(axis=0)
     if np.isfinite(statistics).all() and np.isnan(leaf.log_marginal(statistics)):
         raise ValueError(
             f"{type(leaf).__name__}.log_marginal of all training rows is not a number (NaN); their "
-            f"statistics add up to {statistics.tolist()}."
+            f"statistics sum to {statistics.tolist()}."
         )
 
 
@@ -590,6 +592,6 @@ def require_finite(what: str, value: Any) -> None:
     if not np.isfinite(value).all():
         raise ValueError(
             f"{what} is not finite: the targets or the parameters of the leaf or the prior are too "
-            f"large or too small for float64 (rescale them), or a split_probability lies outside "
-            f"[0, 1], or a weight of the prior is not positive."
+            "large or too small for float64 (rescale them), or a split_probability is outside [0, "
+            "1], or a weight of the prior is not positive."
         )

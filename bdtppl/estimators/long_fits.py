@@ -1,4 +1,4 @@
-"""Parameters of fits that take long, and how such a fit is run, kept and ended."""
+"""Parameters of long fits, and how such a fit is run, stored and ended."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ from bdtppl.progress import following
 
 @declared
 class ShowsProgress:
-    """Inferences that can take long show their progress."""
+    """Inferences that may take long and show their progress."""
 
     progress: bool = parameter(
         False,
@@ -36,10 +36,10 @@ class FansOut:
 
     n_jobs: int | None = parameter(
         None,
-        "Processes that compute independent parts of fits and predictions, as scikit-learn has it: "
-        "-1 for one for each core. None for threads of this process, or what a "
-        "``joblib.parallel_config`` says, such as the workers of a dask cluster. The result has "
-        "the same bits.",
+        "Processes that compute independent parts of fits and predictions, as in scikit-learn: -1 "
+        "for one per core. None uses threads of this process, or the active "
+        "``joblib.parallel_config``, such as the workers of a dask cluster. The result has the "
+        "same bits.",
         option=False,
         is_last=True,
         is_of_run=False,
@@ -49,15 +49,15 @@ class FansOut:
 
 @declared
 class HasCheckpoint:
-    """Inferences whose fits can be interrupted and go on later."""
+    """Inferences whose fits can be interrupted and resumed."""
 
     checkpoint: Any = parameter(
         None,
-        "Folder that keeps a long fit, which goes on from there when it is run again, to the "
-        "result that it would have come to without a break. Its state is kept once a minute, and "
-        "when it ends or is interrupted. Each run has a file of its own, named by its settings, "
-        "seed and data: other fits, as of a cross-validation, may use the same folder. With "
-        "``random_state=None`` a fit goes on by the seed that it began with.",
+        "Checkpoint folder. Rerunning an interrupted fit resumes from it and gives the same result "
+        "as an uninterrupted fit. The state is stored once a minute, and when the fit ends or is "
+        "interrupted. Each run has its own file, named by its settings, seed and data, so other "
+        "fits, such as those of a cross-validation, may use the same folder. With "
+        "``random_state=None`` a fit resumes with its original seed.",
         option=Path,
         is_of_run=False,
         is_saved=False,
@@ -66,16 +66,16 @@ class HasCheckpoint:
     def _run(
         self: Any, features: Sequence[str], data: Iterable[np.ndarray], **filled_in: Any
     ) -> AbstractContextManager[Run]:
-        """Keep a run in the folder, if there is one (`bdtppl.estimators.checkpoints.keeping`).
+        """Store a run in the folder, if there is one (`bdtppl.estimators.checkpoints.keeping`).
 
         Parameters
         ----------
         features
             Their names, which priors and constraints may use.
         data
-            Arrays that tell the problem from others: its rows and targets.
+            Arrays that identify the problem: its rows and targets.
         filled_in
-            Parameters by name, as the fit has filled them in.
+            Parameters by name, with defaults filled in.
         """
         seed = self._draw_seed()
 
@@ -96,8 +96,8 @@ def time_limit(default: float | None) -> Any:
     """Declare the time limit of a run."""
     return parameter(
         default,
-        "Seconds after which `fit` ends early and warns; what it says then depends on the speed of "
-        "the machine. What this process compiles is not counted. None for no limit.",
+        "Wall-clock limit in seconds, without compilation. When it is reached, `fit` stops early "
+        "and warns; the result then depends on the machine. None for no limit.",
         above=0,
         is_of_run=False,
     )
@@ -105,7 +105,7 @@ def time_limit(default: float | None) -> Any:
 
 @declared
 class RunsLong(HasCheckpoint, ShowsProgress):
-    """Inferences that go on in steps (`bdtppl.inference.run`)."""
+    """Inferences that run in steps (`bdtppl.inference.run`)."""
 
     time_limit: float | None = time_limit(None)
 
@@ -116,23 +116,23 @@ class RunsLong(HasCheckpoint, ShowsProgress):
         what: str,
         key: Callable[[int], Any] = jax.random.key,
     ) -> tuple[int, AnyState]:
-        """Run an inference until it is done or its time is over, of which it warns.
+        """Run an inference until it is done, or until its time is over, and then warn.
 
         Parameters
         ----------
         inference
-            What is run.
+            The inference.
         keeping
-            Where its states are kept.
+            Where its states are stored.
         what
-            What is being done, in words.
+            Description of the work.
         key
-            Makes what the inference starts from of a seed.
+            Makes the input of the inference from a seed.
 
         Returns
         -------
         tuple
-            The seed of the run, and its last state.
+            The seed of the run and its last state.
         """
         with keeping as kept, following(what, inference.counts, shown=self.progress) as told:
             state = run(
@@ -142,7 +142,7 @@ class RunsLong(HasCheckpoint, ShowsProgress):
             made, whole = inference.num_steps(state)
             warnings.warn(
                 f"{what} ended after {made:,} of {whole:,} {inference.counts}: the time_limit of "
-                f"{self.time_limit:g} s was over. Raise it, or ask for less.",
+                f"{self.time_limit:g} s was over. Raise it, or request less work.",
                 ConvergenceWarning,
                 stacklevel=4,  # the caller of `fit`
             )

@@ -27,17 +27,17 @@ class MAPTreeParameters(ShowsProgress):
     bins: int | Literal["auto"] | None = parameter(
         10,
         'Most buckets per feature; "auto" is 10; None keeps a cut between any two neighbouring '
-        "distinct values. The fewer cuts there are, the sooner the search ends.",
+        "distinct values. The search ends sooner with fewer cuts.",
         option=str,
     )
     time_limit: float = parameter(
         10.0,
-        "Seconds after which the search stops with the best tree so far, and says by how much "
-        "another one may be better.",
+        "Seconds after which the search stops; it then reports the best tree so far and how much "
+        "better another one may be.",
         above=0,
     )
     memory_limit: float = parameter(
-        2e9, "Memory that the search may take, in bytes; it stops before it needs more.", above=0
+        2e9, "Memory limit of the search in bytes; it stops before it needs more.", above=0
     )
 
 
@@ -49,30 +49,29 @@ class MAPTree(MAPTreeParameters, FoundTrees):
     map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found.
     map_log_joint_ : float
-        Its log prior weight and the log marginal likelihoods of its leaves, summed.
+        Sum of its log prior weight and the log marginal likelihoods of its leaves.
     map_gap_ : float
-        No tree has a log joint that is larger by more than this, in nats; 0 where the tree is
-        certified to be the most probable one. The bound holds in double precision, and for sets
-        of rows that their hashes tell apart (see `bdtppl.inference.pcfg.search.search.TreeSearch`).
+        No tree has a log joint that is larger by more than this, in nats; 0 if the tree is
+        certified to be the most probable one. The bound holds in double precision, for sets of rows
+        that their hashes distinguish (see `bdtppl.inference.pcfg.search.search.TreeSearch`).
     log_likelihood_gain_ : numpy.ndarray
-        What the splits of the tree on each feature gain in log marginal likelihood over stopping
-        there, in nats; float64 [d].
+        Gain of the tree's splits on each feature in log marginal likelihood over stopping, in nats;
+        float64 [d].
     num_expansions_ : int
-        Sets of rows whose rules were looked at.
+        Sets of rows whose rules were scored.
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         That tree alone.
     design_
         The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Notes
     -----
-    Trees may have any depth. The search looks at sets of rows, the most promising ones first, and
-    keeps an upper bound of what it has not looked at (``map_gap_``). Tables of few cuts end with a
-    certificate; on others the tree is the best one within ``time_limit``, which a faster machine
-    may find better.
+    Trees may have any depth. The search expands sets of rows, the most promising ones first, and
+    bounds the remaining ones (``map_gap_``). Tables of few cuts end with a certificate; on others
+    the tree is the best one found within ``time_limit``, so a faster machine may find a better one.
 
     References
     ----------
@@ -83,13 +82,13 @@ class MAPTree(MAPTreeParameters, FoundTrees):
     inference = "map"
     in_words = (
         "The tree is the most probable one that a search over all trees has found (after MAPTree, "
-        "Sullivan et al. 2024). It is one tree, not a posterior: how sure one can be of its splits "
-        "is not known."
+        "Sullivan et al. 2024). It is one tree, not a posterior: the uncertainty of its splits is "
+        "not known."
     )
     default_prior = DepthDecay(0.95, 0.5)
     unknown: ClassVar = {
         "log_evidence": "the search was for the best tree, not for the sum over all trees",
-        "elpd_loo": "one tree cannot be weighted anew without a row",
+        "elpd_loo": "one tree cannot be reweighted without a row",
     }
 
     map_log_joint_: float
@@ -134,17 +133,17 @@ class MAPTree(MAPTreeParameters, FoundTrees):
         return self
 
     def cautions(self) -> Iterator[str]:
-        """Say by how much another tree may be better."""
+        """State by how much another tree may be better."""
         if self.map_gap_:
             yield (
-                f"The search stopped before its end: another tree may have a log joint larger by "
-                f"up to {number(self.map_gap_)}. Raise time_limit or memory_limit, or take fewer "
-                f"bins, for a smaller gap."
+                "The search stopped before its end: another tree may have a log joint larger by up "
+                f"to {number(self.map_gap_)}. For a smaller gap, raise time_limit or memory_limit, "
+                "or use fewer bins."
             )
 
     @summarised
     def summary(self) -> dict:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         check_is_fitted(self)
         names, tree = self.design_.names, self.map_tree_
         return {

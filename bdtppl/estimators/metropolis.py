@@ -30,8 +30,8 @@ from bdtppl.models.prior_kinds import weighs
 from bdtppl.models.priors import DepthDecay
 from bdtppl.summary import summarised
 
-_AUTO_EXTENSIONS, _MOST_ROW_STEPS = 2, 50_000_000  # half a minute of the processor, about
-_AUTO_BINS = 30  # more cuts cost more a step and mix worse, and predicted no better where tried
+_AUTO_EXTENSIONS, _MOST_ROW_STEPS = 2, 50_000_000  # about half a minute of CPU time
+_AUTO_BINS = 30  # more cuts cost more a step, mix worse, and predicted no better in trials
 
 
 @declared
@@ -41,7 +41,7 @@ class MetropolisParameters(RunsLong, FansOut):
     bins: int | Literal["auto"] | None = parameter(
         "auto",
         "Most buckets per feature; None keeps a cut between any two neighbouring distinct values. "
-        f'"auto" is for {_AUTO_BINS}, or None where a grid, start, prior or constraints name cuts.',
+        f'"auto" means {_AUTO_BINS}, or None if a grid, start, prior or constraints name cuts.',
         option=str,
     )
 
@@ -55,29 +55,29 @@ class MetropolisParameters(RunsLong, FansOut):
         option=cast(Any, Literal)[tuple(sorted(KERNELS))],
     )
     chains: int = parameter(4, "Independent chains.", least=1)
-    warmup: int = parameter(2_000, "Steps of each chain that are thrown away.", least=0)
-    draws: int = parameter(250, "Draws of each chain that are kept.", least=1)
-    thin: int = parameter(20, "Steps to each draw.", least=1)
-    extensions: int | Literal["auto"] = extensions_to("the steps to each draw double", "twice")
+    warmup: int = parameter(2_000, "Steps that each chain discards as warm-up.", least=0)
+    draws: int = parameter(250, "Draws kept from each chain.", least=1)
+    thin: int = parameter(20, "Steps per draw.", least=1)
+    extensions: int | Literal["auto"] = extensions_to("the steps per draw double", "twice")
     temperatures: int | Sequence[float] = parameter(
         10,
-        "Powers of the likelihood that each chain walks under; 2 or more estimate the log evidence."
-        " Parallel tempering: how many, or the powers themselves, rising to 1. They exchange their "
-        "trees. 1 for no tempering. Where only their number is given, the powers are tuned in "
-        "warm-up, so that neighbours exchange equally often.",
+        "Powers of the likelihood for parallel tempering of each chain: their number, or the "
+        "powers themselves, rising to 1. Neighbouring powers exchange their trees. 1 means no "
+        "tempering; 2 or more estimate the log evidence. If only the number is given, the powers "
+        "are tuned in warm-up, so that neighbours exchange equally often.",
         option=int,
     )
     start: Literal["root", "prior", "greedy"] | Tree = parameter(
         "root",
-        'Where chains start. "root" is for the tree of one leaf (or that which the prior edits), '
-        '"prior" for trees grown from the prior, "greedy" for the greedy modal tree, a `Tree`, or '
-        "a batch [chains] of trees.",
+        'Where chains start. "root" is the tree of one leaf (or the tree that the prior edits), '
+        '"prior" trees grown from the prior, "greedy" the greedy modal tree; or pass a `Tree` or a '
+        "batch [chains] of trees.",
         option=Literal["root", "prior", "greedy"],
     )
     capacity: int | None = parameter(
         None,
-        "Most nodes of a tree; what would be larger is not proposed, and counted. None for 63 at "
-        "first, doubled in warm-up where trees find no room, up to 1,023.",
+        "Most nodes of a tree; larger proposals are rejected and counted. None starts with 63 and "
+        "doubles in warm-up, up to 1,023, if trees outgrow it.",
         least=1,
     )
 
@@ -90,40 +90,40 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     posterior_ : bdtppl.inference.hard.posterior.Posterior
         Draws of trees, [chains, draws].
     map_tree_ : bdtppl.models.hard.tree.Tree
-        Draw of the highest log joint, with ``map_log_joint_``. Under an `EditTree` the tree drawn
-        most often, whose log joint is not known (NaN).
+        Draw with the highest log joint, with ``map_log_joint_``. Under an `EditTree` the most
+        frequent tree, whose log joint is not known (NaN).
     log_evidence_, log_evidence_se_ : float
         Log marginal likelihood under the normalised prior by stepping stones, and its standard
-        error. Only where chains were tempered from power 0 on, and no feature is monotone.
+        error. Available only if chains were tempered from power 0 and no feature is monotone.
     diagnostics_ : dict
         Rank-normalised R-hat and bulk effective sample size by quantity (the log joint, or the log
         likelihood under an `EditTree`, the number of leaves, and predictions at a few training
         rows), as ``diagnostics_["log_joint"]["r_hat"]`` and ``["ess"]``.
     acceptance_ : dict
-        Share of the proposals that were accepted after warm-up, by move, float64 [chain]; NaN for
-        moves that were never proposed.
+        Share of accepted proposals after warm-up, by move, float64 [chain]; NaN for moves that were
+        never proposed.
     num_overflows_ : numpy.ndarray
         int [chain]; proposals that were rejected because the tree would have outgrown ``capacity``.
     powers_, swap_rate_ : numpy.ndarray
-        float64 [t] and [t - 1]; powers of the likelihood, and share of the exchanges with the next
-        higher one that were accepted.
+        float64 [t] and [t - 1]; powers of the likelihood, and share of accepted exchanges with the
+        next higher power.
     trajectory_, trajectory_steps_ : numpy.ndarray
-        float64 [chain, record] and int [record]; log likelihood of the chains' trees after so many
-        steps, from the first one on (`bdtppl.plot_trajectories`).
+        float64 [chain, record] and int [record]; log likelihood of the chains' trees, and the steps
+        after which it was recorded (`bdtppl.plot_trajectories`).
     design_
         The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05, and says which chains disagree
-    with the others; where chains cannot be compared, as one chain or chains of fewer than 4 draws
-    cannot; and where trees outgrew the capacity.
+    `fit` warns (``ConvergenceWarning``) if R-hat exceeds 1.05, and names the chains that disagree.
+    It also warns if chains cannot be compared (one chain, or fewer than 4 draws each), and if trees
+    outgrew the capacity.
 
-    A ``checkpoint`` is written between rounds, each of a twentieth of the steps: what a round has
-    done so far is lost where the fit is killed.
+    A ``checkpoint`` is written between rounds, each of a twentieth of the steps: an unfinished
+    round is lost if the fit is killed.
 
     References
     ----------
@@ -133,8 +133,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     inference = "metropolis"
     in_words = (
-        "Trees were drawn by Markov chains (Metropolis-Hastings) whose law is the posterior in the "
-        "long run."
+        "Trees were drawn by Markov chains (Metropolis-Hastings) that converge to the posterior."
     )
     probability_name = "share of the draws"
     draws_are = "chains"
@@ -151,8 +150,8 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         if weighs(model.prior) == "edits":
             if self.proposal != MetropolisParameters.proposal:
                 raise ValueError(
-                    f"proposal must be left at its default under an EditTree, whose sequences of "
-                    f"edits are regrown; got {self.proposal!r}."
+                    "proposal must have its default under an EditTree, whose sequences of edits "
+                    f"are regrown; got {self.proposal!r}."
                 )
             kernel = None
         if isinstance(model.prior, LeafCount):  # counts trees before leaves are put in order
@@ -187,7 +186,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     @property
     def _num_bins(self) -> int | None:
-        """Most buckets of a column; a given tree has cuts of its own."""
+        """Return the most buckets of a column; a given tree has its own cuts."""
         if self.bins != "auto":
             return self.bins
         has_cuts = isinstance(self.start, Tree) or isinstance(self.prior, EditTree)
@@ -209,18 +208,18 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     @property
     def _room(self) -> int:
-        """Slots that the trees had."""
+        """Slots available to the trees."""
         return self.posterior_.trees.capacity
 
     @property
     def map_tree_(self) -> Tree:
-        """Draw of the highest log joint, or the tree drawn most often where none is known."""
+        """Draw with the highest log joint, or the most frequent tree if none is known."""
         check_is_fitted(self)
         return self.k_best(1).trees[0]
 
     @property
     def map_log_joint_(self) -> float:
-        """Log weights of the grammar and leaf log marginals of ``map_tree_``; NaN if not known."""
+        """Log prior weights and leaf log marginals of ``map_tree_``, summed; NaN if unknown."""
         check_is_fitted(self)
         return float(self.posterior_.ranked.log_joint[0])
 
@@ -231,7 +230,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         Raises
         ------
         AttributeError
-            If chains were not tempered from power 0 on, or a feature is monotone.
+            If chains were not tempered from power 0, or a feature is monotone.
         """
         self._require_stones()
         return self.posterior_.log_evidence
@@ -243,7 +242,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         Raises
         ------
         AttributeError
-            If chains were not tempered from power 0 on, or a feature is monotone.
+            If chains were not tempered from power 0, or a feature is monotone.
         """
         self._require_stones()
         return self.posterior_.log_evidence_se
@@ -256,30 +255,30 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
     def _why_no_evidence(self) -> str | None:
         if self.constraints_.monotone:
             return (
-                "There is no log_evidence_ under monotone constraints: which trees keep to them "
-                "depends on the targets, and so would the prior."
+                "log_evidence_ is not available under monotone constraints: which trees satisfy "
+                "them depends on the targets, and so would the prior."
             )
         if self.powers_[0] != 0:
             return (
                 "log_evidence_ is estimated between powers of the likelihood from 0 to 1, and the "
-                "chains had no power 0: fit with temperatures=10, say."
+                "chains had no power 0: fit with temperatures=10, for example."
             )
         if np.isnan(self.posterior_.log_evidence):
-            return "There is no log_evidence_: time was over in warm-up. Raise time_limit."
+            return "log_evidence_ is not available: time ran out in warm-up. Raise time_limit."
         return None
 
     @property
     def evidence_error(self) -> tuple[str, float]:
-        """Standard error of the log evidence; 0 where there is no estimate."""
+        """Standard error of the log evidence; 0 if there is no estimate."""
         return "log evidence", 0.0 if self._why_no_evidence() else self.log_evidence_se_
 
     @property
     def thrown_away(self) -> tuple[str, int]:
-        """Steps of warm-up, draws of chains that went on among them."""
+        """Steps of warm-up, including the draws of chains that were extended."""
         return "warm-up", int(self.trajectory_steps_[-self.posterior_.num_leaves.shape[1] - 1])
 
     def cautions(self) -> Iterator[str]:
-        """Say where chains disagree, trees found no room, or the evidence is rough."""
+        """Report chains that disagree, trees without room, and an imprecise evidence."""
         yield from of_chains(self)
         if self.num_overflows_.any():
             yield from of_room(self.num_overflows_, self._room)
@@ -290,7 +289,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
 
     @summarised
     def summary(self) -> dict:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         check_is_fitted(self)
         trees, names = self.posterior_.trees.reshape(-1), self.design_.names
         inclusion = [float((trees.feature == j).any(axis=1).mean()) for j in range(len(names))]
@@ -315,7 +314,7 @@ class MetropolisTree(MetropolisParameters, TreeEstimator):
         return summary
 
     def _known(self, name: str) -> list[float]:
-        """Values of a diagnostic for the quantities that have one."""
+        """Return a diagnostic of the quantities that have one."""
         values = [each[name] for each in self.diagnostics_.values()]
         return [value for value in values if not math.isnan(value)]
 

@@ -1,6 +1,6 @@
-"""Parameters of estimators: fields that say what they are (`bdtppl.models.settings`).
+"""Parameters of estimators: self-describing fields (`bdtppl.models.settings`).
 
-They make the section Parameters of an estimator's docstring and the options of ``bdtppl fit``.
+They generate the Parameters section of an estimator's docstring and the options of ``bdtppl fit``.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ AnyClass = TypeVar("AnyClass")
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter,))
 def declared(cls: type[AnyClass]) -> type[AnyClass]:
-    """Make a class of parameters a dataclass of keywords, as scikit-learn's estimators are."""
+    """Make a class of parameters a keyword-only dataclass, like scikit-learn's estimators."""
     return dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
 
 
 def made_of(estimator: Any, cls: type[AnyClass], **more: Any) -> AnyClass:
-    """Make a dataclass of the parameters of its names, and of more or other values."""
+    """Make a dataclass from the parameters of its names, and from more or other values."""
     own = {field.name for field, _ in declared_fields(estimator)}
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     shared = {each.name: getattr(estimator, each.name) for each in fields if each.name in own}
@@ -43,11 +43,11 @@ def made_of(estimator: Any, cls: type[AnyClass], **more: Any) -> AnyClass:
 def require_level(level: Any) -> None:
     """Raise ValueError unless the level of an interval or a set is a probability."""
     if not isinstance(level, float | int | np.number) or not 0 < level < 1:
-        raise ValueError(f"level must lie in (0, 1); got {level!r}.")
+        raise ValueError(f"level must be in (0, 1); got {level!r}.")
 
 
 def nested_parameters(name: str, value: Any) -> dict[str, Any]:
-    """List the fields of a parameter that is a dataclass, as a prior is, by ``name__field``."""
+    """List the fields of a parameter that is a dataclass, such as a prior, as ``name__field``."""
     if isinstance(value, type) or not dataclasses.is_dataclass(value):
         return {}
     found = {}
@@ -69,7 +69,7 @@ def with_parameter(name: str, value: Any, path: str, new: Any) -> Any:
     field, _, rest = path.partition("__")
     known = [each[len(name) + 2 :] for each in nested_parameters(name, value)]
     if field not in known:
-        has = f"has the parameters {', '.join(known)}" if known else "has no parameters: give one"
+        has = f"has the parameters {', '.join(known)}" if known else "has no parameters: pass one"
         raise ValueError(f"{name}__{field} cannot be set: {name} is {value!r}, which {has}.")
     if rest:
         new = with_parameter(f"{name}__{field}", getattr(value, field), rest, new)
@@ -77,7 +77,7 @@ def with_parameter(name: str, value: Any, path: str, new: Any) -> Any:
 
 
 def parameters_section(cls: type) -> str:
-    """Write the section Parameters of an estimator's docstring."""
+    """Write the Parameters section of an estimator's docstring."""
     lines = ["Parameters", "----------"]
     for field, said in declared_fields(cls):
         kind = f" : {_kind_in_words(field.type)}, default {field.default!r}"
@@ -110,6 +110,6 @@ def _kind_in_words(annotation: Any) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Take the first sentence of a help text, without the marks of reStructuredText."""
+    """Return the first sentence of a help text, without reStructuredText markup."""
     sentence = text.split(". ")[0].rstrip(".") + "."
     return inspect.cleandoc(sentence).replace("``", "").replace("`", "")

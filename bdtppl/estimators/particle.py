@@ -21,8 +21,8 @@ from bdtppl.inference.particle.sample import (
 )
 from bdtppl.models.priors import DepthDecay
 
-_FEWEST_PARTICLES = 20  # effective ones of a run, at any stage
-_SMALLEST_SHARE = 0.2  # of a run's particles, where these are few
+_FEWEST_PARTICLES = 20  # effective particles of a run, at any stage
+_SMALLEST_SHARE = 0.2  # of a run's particles, if these are few
 _MOST_COLLAPSED = 0.5  # share of runs that may have fewer
 
 
@@ -39,20 +39,21 @@ class ParticleParameters(RunsLong, FansOut):
     )
     proposal: ProposalName = parameter(
         "defensive",
-        'How a node is settled. "prior" is by the prior; "empirical" by the prior with cuts uniform'
-        ' among the available ones of the feature; "optimal" by the prior times the change in '
-        'likelihood (the paper\'s one-step optimal proposal); "defensive" by that in nine cases of '
-        "ten and by the prior in one, which finds splits that pay only with those below them.",
+        'Proposal for a node: "prior"; "empirical", the prior with cuts uniform among the '
+        'available ones of the feature; "optimal", the prior times the change in likelihood (the '
+        "paper's one-step optimal proposal); or "
+        '"defensive", nine parts "optimal" and one part "prior", which finds splits that pay only '
+        "with those below them.",
     )
     growth: GrowthName = parameter(
-        "node", 'Whether particles are weighed after each "node", breadth first, or each "layer".'
+        "node", 'Whether particles are weighted after each "node", breadth first, or each "layer".'
     )
     resampling: ResamplingName = parameter("systematic", "How particles are resampled.")
     ess_threshold: float = parameter(
-        0.1, "Particles are resampled where their effective number falls below this share."
+        0.1, "Particles are resampled if their effective number falls below this share."
     )
     capacity: int = parameter(
-        127, "Most nodes of a tree: larger trees have no weight. See ``num_overflows_``.", least=1
+        127, "Most nodes of a tree: larger trees get no weight. See ``num_overflows_``.", least=1
     )
 
 
@@ -65,29 +66,29 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         The particles with their weights, runs as chains.
     log_evidence_ : float
         Estimate of the log marginal likelihood, with its standard error ``log_evidence_se_`` from
-        the spread of the runs and the trees found (NaN for one run). What all runs have lost, such
-        as trees whose first split pays only with those below it, the error does not know of: `fit`
-        warns where the weights show that it is too small. Absent where the prior is
-        not normalised: only ``DepthDecay`` and ``Program`` are.
+        the spread of the runs and the trees found (NaN for one run). The error does not cover what
+        all runs have lost, such as trees whose first split pays only with those below it; `fit`
+        warns if the weights show that the error is too small. Absent if the prior is not
+        normalised: only ``DepthDecay`` and ``Program`` are.
     log_partition_, log_partition_se_ : float
         Estimate of the log of the sum over trees of prior weight times likelihood; unbiased before
-        the log is taken.
+        taking the log.
     log_found_ : float
-        Log of the sum over the distinct trees that were found: ``log_partition_`` estimates more.
+        Log of the sum over the distinct trees found; ``log_partition_`` estimates a larger sum.
     log_partition_of_run_ : numpy.ndarray
         float64 [runs]; each run's own estimate.
     map_tree_ : bdtppl.models.hard.tree.Tree
         Most probable tree found, with ``map_log_joint_``.
     effective_size_ : numpy.ndarray
-        float64 [stages, runs]; effective number of particles after each stage of growth, NaN where
-        a run had ended.
+        float64 [stages, runs]; effective number of particles after each stage of growth, NaN after
+        a run ended.
     num_resampled_, num_overflows_ : numpy.ndarray
-        int [runs]; how often particles were resampled, and nodes that would have been open to
-        splits but for the ``capacity``: the posterior is that of trees within it.
+        int [runs]; number of resampling steps, and of nodes that could have split but for the
+        ``capacity``: the posterior is over trees within the capacity.
     design_
         The coded training rows.
     prior_, leaf_, constraints_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     References
@@ -102,7 +103,7 @@ class ParticleTree(ParticleParameters, WeightedTrees):
     )
     draws_are = "runs"
     default_prior = DepthDecay(0.95, 0.5)  # the paper's (which cuts by gap: cut_weights="gap")
-    log_found_: float = np.nan  # nan in models of older files
+    log_found_: float = np.nan  # NaN in models from older files
     effective_size_: np.ndarray
     log_partition_of_run_: np.ndarray
     num_overflows_: np.ndarray
@@ -124,16 +125,16 @@ class ParticleTree(ParticleParameters, WeightedTrees):
         return self
 
     def _uneven_weights(self) -> Iterator[str]:
-        """Say why the evidence may be too low by more than its error."""
+        """State why the evidence may be too low by more than its error."""
         end = (
-            "The evidence and its error are not to be relied on: the evidence is likely too low. "
-            "Take more particles."
+            "The evidence and its error are not reliable: the evidence is probably too low. Use "
+            "more particles."
         )
         short = self.log_found_ - self.log_partition_
         if short > 0:
             yield (
-                f"The log evidence of the trees found is higher by {short:.2f} than the estimate "
-                f"of that of all trees. {end}"
+                "The log evidence of the trees found exceeds the estimate for all trees by "
+                f"{short:.2f}. {end}"
             )
         least = np.nanmin(self.effective_size_, axis=0)
         few = min(_FEWEST_PARTICLES, _SMALLEST_SHARE * self.particles)
@@ -144,21 +145,21 @@ class ParticleTree(ParticleParameters, WeightedTrees):
             )
         with np.errstate(divide="ignore"):
             tail = pareto_k(np.log(self.posterior_.weights))
-        if LARGEST_PARETO_K < tail < np.inf:  # infinite where too few weights differ
+        if LARGEST_PARETO_K < tail < np.inf:  # infinite if too few weights differ
             yield (
                 f"Few particles carry most of the weight (Pareto k {tail:.2f}, more than "
                 f"{LARGEST_PARETO_K}). {end}"
             )
 
     def cautions(self) -> Iterator[str]:
-        """Say where trees found no room, and where weights or the evidence are rough."""
+        """Report trees that outgrew the capacity, and uneven weights or an imprecise evidence."""
         yield from of_room(self.num_overflows_, self.capacity)
         yield from self._uneven_weights()
         yield from of_weights(self._effective_size)
         yield from of_evidence(self)
 
     def summary(self) -> dict[str, Any]:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         return super().summary() | {
             "particles": int(self.particles),
             "runs": len(self.log_partition_of_run_),

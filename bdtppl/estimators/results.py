@@ -1,7 +1,8 @@
-"""The results that a fitted estimator offers to reports, plots, comparisons, ArviZ and files.
+"""The results that a fitted estimator provides to reports, plots, comparisons, ArviZ and files.
 
-An inference overrides what it has. Its cautions are sentences for the reader of a report, written
-where the inference is defined; the functions below make those that several inferences share.
+An inference overrides the attributes that it has. Its cautions are sentences for the reader of a
+report, written where the inference is defined; the functions below write those that several
+inferences share.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,12 @@ from bdtppl.models.wording import counted
 from bdtppl.summary import quantity_in_words, why_no_r_hat
 
 LARGEST_R_HAT = 1.05
-FEWEST_DRAWS = 100  # effective ones, of chains or of weights
+FEWEST_DRAWS = 100  # effective draws, of chains or of weights
 _LARGEST_ERROR = 0.5  # nats, of the log evidence
 
 
 class Results:
-    """Results of a fit, and what they are.
+    """Results of a fit, with their types.
 
     Attributes
     ----------
@@ -28,13 +29,13 @@ class Results:
     trees_are
         "hard", "soft", or "sums" of many hard trees.
     draws_are
-        Origin of the draws of ``posterior_``: "exact" for independent ones of the exact posterior,
-        whose shares are known without them; "chains"; independent "runs" of weighted draws;
-        "independent" ones, weighted or not; or trees that were "found" by a search.
+        Origin of the draws of ``posterior_``: "exact" for independent draws of an exact posterior,
+        whose probabilities are known without them; "chains"; independent "runs" of weighted draws;
+        "independent" draws, weighted or not; or trees "found" by a search.
     has_importance_weights
         Whether the draws' weights are importance weights.
     unknown
-        Quantities of `bdtppl.compare` that the inference cannot know, and why.
+        Quantities of `bdtppl.compare` that the inference cannot compute, and why.
     counts_rows
         Whether the statistics of hard trees are those of the training rows alone.
     exact_
@@ -42,19 +43,20 @@ class Results:
     trajectory_
         float64 [chain, record]; log probabilities along chains, or None.
     diagnostics_
-        Diagnostics of draws by quantity or topology; empty where there are none.
+        Diagnostics of draws by quantity or topology; empty if there are none.
     log_partition_
         Log of the sum over trees of prior weight times likelihood, or None.
     log_evidence_bounds_
-        Certified bounds of the log evidence, or None where it is known or estimated without.
+        Certified bounds of the log evidence, or None if it is known or estimated without bounds.
     map_gap_
-        Nats by which a tree may be better than the best one found, or None where no bound is known.
+        Nats by which a tree may be better than the best one found, or None if no bound is known.
     total_variation_
-        Bound of the total variation between the law of the draws and the posterior, or None.
+        Bound on the total variation distance between the distribution of the draws and the
+        posterior, or None.
     partition_log_probabilities
-        Method that weighs the partitions of a node, or None.
+        Method that scores the partitions of a node, or None.
     chosen
-        Parameters that the fit has chosen by itself, with which it is repeated on other rows.
+        Parameters that the fit chose by itself; they are used to repeat it on other rows.
     """
 
     task: ClassVar[str]
@@ -63,7 +65,7 @@ class Results:
     unknown: ClassVar[Mapping[str, str]] = MappingProxyType({})
     classes_: np.ndarray
     if TYPE_CHECKING:
-        design_: Any  # of hard trees and sums of them; soft trees have none
+        design_: Any  # of hard trees and sums of them; absent for soft trees
     counts_rows: bool = True
     exact_: Any = None
     trajectory_: Any = None
@@ -83,7 +85,7 @@ class Results:
 
     @property
     def certificates(self) -> dict[str, Any]:
-        """Bounds that are known: ``log_evidence_bounds_`` and the next attributes, by name."""
+        """Known bounds: ``log_evidence_bounds_`` and the next attributes, by name."""
         names = "log_evidence_bounds", "map_gap", "total_variation"
         known = {name: getattr(self, f"{name}_") for name in names}
         return {name: value for name, value in known.items() if value is not None}
@@ -100,29 +102,29 @@ class Results:
 
     @property
     def no_cut(self) -> tuple[str, ...]:
-        """Names of the features without a cut; none where trees have no cuts of a design."""
+        """Names of the features without a cut; empty if trees do not use the cuts of a design."""
         return self.design_.no_cut if hasattr(self, "design_") else ()
 
     @property
     def evidence_error(self) -> tuple[str, float]:
-        """Name of the estimate of the evidence, and its standard error; 0 where none is made."""
+        """Name of the estimate of the evidence, and its standard error; 0 if none is made."""
         return "log evidence", 0.0
 
     @property
     def thrown_away(self) -> tuple[str, int]:
-        """Name and number of the first steps of ``trajectory_`` that give no draws."""
+        """Name and number of the first steps of ``trajectory_``, which give no draws."""
         return "", 0
 
     def cautions(self) -> Iterator[str]:
-        """Say in sentences what the reader of the fit must beware of."""
+        """List cautions for the reader of the fit, as sentences."""
         yield from of_evidence(self)
 
 
 def of_chains(model: Any) -> Iterator[str]:
-    """Say where chains disagree, or may have missed modes."""
+    """Report chains that disagree or may have missed modes."""
     quantities: dict[str, list] = {}
     for name, each in model.judged.items():
-        is_prediction = name.startswith("prediction_")  # of which there are several
+        is_prediction = name.startswith("prediction_")  # there are several predictions
         quantity = "predictions of rows" if is_prediction else quantity_in_words(name)
         quantities.setdefault(quantity, []).append((each["r_hat"], each["ess"]))
     unknown = [quantity for quantity, each in quantities.items() if np.isnan(each).any()]
@@ -140,52 +142,51 @@ def of_chains(model: Any) -> Iterator[str]:
             )
         elif size < FEWEST_DRAWS:
             yield (
-                f"The draws of the {quantity} are worth only {size:.0f} independent ones "
-                f"(effective sample size): run the chains longer."
+                f"The effective sample size of the {quantity} is only {size:.0f}: run the chains "
+                "longer."
             )
 
 
 def unjudged(why: str) -> str:
-    """Say that chains cannot be judged, and why."""
+    """Report that convergence cannot be assessed, and why."""
     return (
-        f"Whether chains have run long enough cannot be judged: {why}. R-hat compares at least two "
-        f"chains of at least 4 draws each; until there are more chains or draws, do not rely on "
-        f"probabilities of trees."
+        f"Convergence cannot be assessed: {why}. R-hat compares at least two chains of at least 4 "
+        "draws each; until there are more chains or draws, do not rely on probabilities of trees."
     )
 
 
 def of_room(overflows: np.ndarray, capacity: int) -> Iterator[str]:
-    """Say where trees found no room."""
+    """Report trees that outgrew the capacity."""
     if number := int(np.sum(overflows)):
         yield (
-            f"Trees outgrew the room they were given {counted(number, 'time', 'times')} "
-            f"(capacity {capacity}): larger trees were not considered. Raise capacity."
+            f"Trees outgrew the capacity of {capacity} nodes {counted(number, 'time', 'times')}: "
+            "larger trees were not considered. Raise capacity."
         )
 
 
 def of_weights(effective_size: float) -> Iterator[str]:
-    """Say where few of the weighted trees carry the weight."""
+    """Report that few of the weighted trees carry the weight."""
     if effective_size < FEWEST_DRAWS:
         yield (
-            f"The weighted trees are worth only {effective_size:.0f} equally weighted ones: "
-            f"probabilities and predictions are rough."
+            f"The effective sample size of the weighted trees is only {effective_size:.0f}: "
+            "probabilities and predictions are imprecise."
         )
 
 
 def of_evidence(model: Any) -> Iterator[str]:
-    """Say where the evidence is known roughly."""
+    """Report that the evidence is imprecise."""
     what, error = model.evidence_error
     if np.isnan(error):
         why = {
-            "runs": "it comes from the spread of several runs, and there was one (raise runs)",
+            "runs": "it needs the spread of several runs, and there was one (raise runs)",
             "chains": "it needs at least 4 draws a chain (raise draws)",
         }.get(model.draws_are, "there are too few draws (raise draws)")
         yield (
-            f"How far the {what} and the probabilities of trees are off cannot be judged, for the "
-            f"standard error is not known: {why}."
+            f"The error of the {what} and of the probabilities of trees is unknown, because there "
+            f"is no standard error: {why}."
         )
     elif error > _LARGEST_ERROR:
         yield (
             f"The {what} has a standard error of {error:.2f}: differences of that size from other "
-            f"models mean nothing."
+            "models are not meaningful."
         )

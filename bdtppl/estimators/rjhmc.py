@@ -25,25 +25,25 @@ class RJHMCParameters(RunsLong):
     chains: int = parameter(4, "Independent chains.", least=1)
     burn_in: int = parameter(
         500,
-        "Iterations of each chain that are thrown away. An iteration is a jump and a move within "
-        "the topology.",
+        "Iterations that each chain discards. An iteration is a jump and a move within the "
+        "topology.",
         least=0,
     )
-    draws: int = parameter(500, "Iterations of each chain that are kept.", least=1, is_of_run=False)
+    draws: int = parameter(500, "Iterations kept from each chain.", least=1, is_of_run=False)
     warmup: int = parameter(
         200,
-        "Steps of warm-up of the no-U-turn sampler: in each topology that is met, or in each move "
-        "of the published scheme.",
+        "Warm-up steps of the no-U-turn sampler: in each new topology, or in each move of the "
+        "published scheme.",
     )
     inputs: Literal["soft", "hard"] = parameter(
         "soft",
-        'What splits look at. "soft" is for splits along directions on the simplex (HMC-DFI), '
-        '"hard" for splits that look at one input each (HMC-DF).',
+        'Inputs of splits: "soft" splits along directions on the simplex (HMC-DFI), "hard" splits '
+        "on one input each (HMC-DF).",
     )
     published: bool = parameter(
         False,
-        "Whether the sampler is adapted anew within every iteration, from where the chain is, as "
-        "in the paper. That is not exact, and many times slower.",
+        "Whether to adapt the sampler anew within every iteration, from the current state, as in "
+        "the paper. This is not exact, and many times slower.",
     )
     tries: int = parameter(
         20,
@@ -53,15 +53,15 @@ class RJHMCParameters(RunsLong):
     )
     start: Literal["greedy", "prior"] = parameter(
         "greedy",
-        'Where chains start. "greedy" is for greedy modal trees of at most three levels, each '
-        'grown on rows that are drawn with replacement; "prior" for the best of some draws of the '
-        "prior, as in the paper.",
+        'Where chains start. "greedy" starts at greedy modal trees of at most three levels, each '
+        'grown on rows drawn with replacement; "prior" at the best of some prior draws, as in the '
+        "paper.",
     )
     restarts: int = parameter(
         4,
-        "How often, at most, chains in poor modes go where others are in burn-in. They do so in "
-        "its second half, from modes of negligible mass, with 20 iterations or more between. 0 "
-        "leaves chains alone.",
+        "Most relocations of chains from poor modes to states of other chains in burn-in. They "
+        "happen in its second half, from modes of negligible mass, at least 20 iterations apart. 0 "
+        "never relocates chains.",
         least=0,
     )
 
@@ -80,18 +80,18 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         float64 [chain, iteration] and int [iteration]; log joint density of the chains' trees,
         those of burn-in included (`bdtppl.plot_trajectories`).
     burn_in_ : int
-        Iterations thrown away: ``burn_in``, or fewer where ``time_limit`` was over.
+        Iterations discarded: ``burn_in``, or fewer if ``time_limit`` was reached.
     ancestors_ : numpy.ndarray
-        int [chain]; the chain that each one was before it went where others were. Chains of one
-        ancestor tell nothing of modes that it did not find.
+        int [chain]; ancestor of each chain before relocations. Chains of one ancestor carry no
+        information on modes that it did not find.
     model_, topology_prior_
-        The model, defaults filled in.
+        The model, with defaults filled in.
     {fitted}
 
     Notes
     -----
-    `fit` warns (``ConvergenceWarning``) where R-hat exceeds 1.05, and where all chains have one
-    ancestor. Chains that jump between topologies give no evidence; `DCCTreeRegressor` and
+    `fit` warns (``ConvergenceWarning``) if R-hat exceeds 1.05, or if all chains have one ancestor.
+    Chains that jump between topologies do not estimate the evidence; `DCCTreeRegressor` and
     `DCCTreeClassifier` do.
 
     References
@@ -106,7 +106,7 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         "by Hamiltonian Monte Carlo (RJHMC-Tree, Cochrane et al. 2023)."
     )
     draws_are = "chains"
-    ancestors_: np.ndarray | None = None  # in models of older files
+    ancestors_: np.ndarray | None = None  # absent from models in older files
     unknown: ClassVar = {
         "log_evidence": "chains that jump between topologies give no evidence; a DCC-Tree does"
     }
@@ -125,13 +125,13 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
         posed["weights"] = problem.weights
         chains = made_of(self, JumpingChains, settings=rjhmc, **posed)
         keeping = self._run(self.schema_.features, problem.data, model=problem.model)
-        with parallel_config("sequential"):  # an iteration is over before workers would begin
+        with parallel_config("sequential"):  # an iteration ends before workers would start
             seed, state = self._run_to_end(chains, keeping, "Jumping between topologies")
         walk = chains.result(state)
         iterations = walk.topology.shape[1]
         self.burn_in_ = self.burn_in
         if iterations < self.burn_in + self.draws:
-            # No kept draw may come before chains went where others were.
+            # All kept draws must come after the relocations of chains.
             compared = [last for last in rjhmc.stages(self.burn_in) if last < iterations]
             self.burn_in_ = min(self.burn_in, max(iterations // 2, *compared, 0))
         kept = slice(self.burn_in_, None)
@@ -162,25 +162,25 @@ class RJHMCTree(RJHMCParameters, SoftTreeEstimator):
     @property
     def thrown_away(self) -> tuple[str, int]:
         """Iterations of burn-in; the warm-up of NUTS comes before the first one."""
-        return "burn-in", getattr(self, "burn_in_", self.burn_in)  # older files have none
+        return "burn-in", getattr(self, "burn_in_", self.burn_in)  # absent from older files
 
     def _of_ancestors(self) -> Iterator[str]:
-        """Say where all chains descend from one."""
+        """Warn if all chains descend from one."""
         ancestors = self.ancestors_
         if ancestors is not None and self.chains > 1 and not np.ptp(ancestors):
             yield (
-                f"In burn-in all chains went where chain {ancestors[0]} was, whose posterior mass "
-                "was by far the largest: that they agree does not show that there are no other "
+                f"In burn-in all chains moved to the state of chain {ancestors[0]}, whose "
+                "posterior mass was by far the largest; their agreement does not rule out other "
                 "modes. Raise chains or burn_in, or use a DCC-Tree."
             )
 
     def cautions(self) -> Iterator[str]:
-        """Say where chains disagree, or all descend from one."""
+        """Report chains that disagree or all descend from one."""
         yield from self._of_ancestors()
         yield from of_chains(self)
 
     def summary(self) -> dict[str, Any]:
-        """Summarise the fit, and how well chains agree, in plain numbers and words for JSON."""
+        """Summarise the fit and the agreement of chains in numbers and text of JSON types."""
         summary = super().summary()
         r_hats = [quantity["r_hat"] for quantity in self.diagnostics_.values()]
         sizes = [quantity["ess"] for quantity in self.diagnostics_.values()]

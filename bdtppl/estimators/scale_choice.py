@@ -1,4 +1,4 @@
-"""Choose the scale of skewed targets by what predicts left-out rows best."""
+"""Choose the scale of skewed targets with the best predictions of left-out rows."""
 
 import math
 import warnings
@@ -11,12 +11,12 @@ from sklearn.base import clone
 from bdtppl.estimators.base import ChoiceWarning
 from bdtppl.models.data.target_scale import IDENTITY, ScaleName, TargetScale, skewness
 
-FEATURES_LIKE_A_ROW = 20.0  # so many cost as much as all else of a row
+FEATURES_LIKE_A_ROW = 20.0  # as many cost as much as all other work for a row
 LEAST_SKEWNESS = 0.25  # of targets that another scale may help
 FEWEST_ROWS, MOST_ROWS = 20, 1000
-ERRORS_BETTER, LEAST_GAIN = 2.0, 0.02  # by which a scale predicts better; nats of a row
-_ROWS_WORTH = 5_000.0  # rows, as many as one of a table of few features costs
-_LEAST_POWER_CHANGE = 0.2  # of Yeo-Johnson, for it to be another scale
+ERRORS_BETTER, LEAST_GAIN = 2.0, 0.02  # by which a scale must predict better; nats a row
+_ROWS_WORTH = 5_000.0  # rows that cost as much as one of a table of few features
+_LEAST_POWER_CHANGE = 0.2  # of Yeo-Johnson, for it to count as another scale
 _SHORT = {"chains": 2, "warmup": 50, "draws": 50, "thin": 1, "extensions": 0}
 
 
@@ -32,9 +32,9 @@ def choose_scale(
     matrix, y, weights
         Training rows [n, d], targets [n] and weights [n].
     found
-        What `bdtppl.estimators.sum_features.find_features` has found.
+        Features found by `bdtppl.estimators.sum_features.find_features`.
     """
-    # Repeated rows count as one of their weight, and the order of rows does not matter.
+    # Repeated rows count as one row of their weight, and the order of rows does not matter.
     table = np.column_stack([y, matrix])
     _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
     too_few = len(first) < max(FEWEST_ROWS, 4 * model.min_leaf)
@@ -50,7 +50,7 @@ def choose_scale(
     number = int(min(MOST_ROWS, max(100, _ROWS_WORTH / of_features)))
     order = np.random.default_rng(0).permutation(len(first))[:number]
     rows, weight = first[order], np.bincount(same.ravel(), weights)[order]
-    named = [f"x{feature}" for feature in found["groups"]]  # as columns of an array are called
+    named = [f"x{feature}" for feature in found["groups"]]  # named like columns of an array
     own = {
         "groups": {named[0]: named[1:]} if named else None,
         "monotone": {f"x{j}": sign for j, sign in enumerate(found["monotone"]) if sign},
@@ -77,7 +77,7 @@ def choose_scale(
 def _left_out(
     model: Any, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, **settings: Any
 ) -> np.ndarray:
-    """Log densities of rows [n] times their weights, each half predicted from the other."""
+    """Return log densities of rows [n] times their weights, each half predicted from the other."""
     own = {"time_limit": None, "checkpoint": None, "progress": False, "random_state": 0}
     tables = {"categories": "one-hot", "drop_first": False, "ordered": None}
     short: Any = clone(model)

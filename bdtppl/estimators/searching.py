@@ -1,4 +1,4 @@
-"""Searches of trees on behalf of estimators: with their limits, and with progress."""
+"""Tree searches for estimators, with limits and progress."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ def run_search(
     shown: bool,
     in_words: Callable[[TreeSearch], str],
 ) -> None:
-    """Search until all is known or a limit is reached, and show how far it is.
+    """Search until all is known or a limit is reached, and show progress.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def run_search(
     shown
         Whether to show progress at all.
     in_words
-        Says what is known.
+        Describes what is known.
     """
     with counting("sets of rows", shown=shown) as report:
 

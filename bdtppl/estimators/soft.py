@@ -18,7 +18,7 @@ from bdtppl.models.soft.topology import TopologyPrior
 from bdtppl.models.soft.tree import LikelihoodName, SoftClassification, SoftRegression
 from bdtppl.summary import summarised
 
-_LEAST_SHARPNESS = 1e-30  # in single precision its inverse is far from overflow
+_LEAST_SHARPNESS = 1e-30  # its inverse is far from overflow in single precision
 
 
 @declared
@@ -32,8 +32,8 @@ class SoftParameters:
     )
     h_final: float = parameter(
         0.025,
-        "Sharpness of the splits of draws: how near to its threshold a split changes sides, on "
-        "inputs scaled to [0, 1]. The smaller, the harder the splits.",
+        "Sharpness of the splits of draws: the width around the threshold over which a split "
+        "changes sides, on inputs scaled to [0, 1]. Smaller values give harder splits.",
         above=0,
     )
     model: Any = parameter(
@@ -50,14 +50,13 @@ class SoftParameters:
     max_splits: int | None = parameter(None, "Most splits of a tree; None for no limit.", least=0)
     nuts: KernelName = parameter(
         "lanes",
-        'The no-U-turn sampler of the parameters given a topology: "lanes" for ours, whose chains '
-        'do not wait for one another, "blackjax" for BlackJAX\'s. Both draw from the same '
-        "posterior; ours is faster.",
+        'The no-U-turn sampler of the parameters given a topology: "lanes" is ours, whose chains '
+        'do not wait for one another, "blackjax" is '
+        "BlackJAX's. Both draw from the same posterior; ours is faster.",
     )
     routing: Literal["soft", "hard"] | float = parameter(
         "soft",
-        'How rows go down the trees when predicting: "soft" as when fitting, "hard", or a '
-        "sharpness.",
+        'How rows descend the trees in predictions: "soft" as in fitting, "hard", or a sharpness.',
         option=Literal["soft", "hard"],
         is_last=True,
         is_of_run=False,
@@ -66,25 +65,27 @@ class SoftParameters:
 
 @declared
 class SoftClassParameters:
-    """Parameters of all classifiers by soft trees."""
+    """Parameters of soft-tree classifiers."""
 
     likelihood: LikelihoodName = parameter(
         "compound",
-        "Class probabilities in leaves are integrated out (compound), whose evidence compares no "
-        "other models, or sampled (mixture). It is that of the default model; the first is "
-        "equation 8, which is no law of the labels.",
+        'Class probabilities in leaves are integrated out ("compound", equation 8) or sampled '
+        '("mixture"). Equation 8 is not a distribution of the labels, so its evidence cannot be '
+        "compared with other models. Sets the likelihood of the default model.",
     )
     votes: Votes = parameter(
         "probability",
-        '"probability" for the leaves\' probabilities of classes; "balanced" for the score of the '
-        "authors' program, where a leaf votes for a class with its share of the class's rows.",
+        '"probability" for the '
+        "leaves' probabilities of classes; "
+        '"balanced" for the score of the '
+        "authors' program, in which a leaf votes for a class with its share of the class's rows.",
         is_last=True,
         is_of_run=False,
     )
 
 
 class _Problem(NamedTuple):
-    """Data that is sampled from: inputs scaled to [0, 1], and real targets standardised.
+    """Data for sampling: inputs scaled to [0, 1], and real targets standardised.
 
     Attributes
     ----------
@@ -93,11 +94,11 @@ class _Problem(NamedTuple):
     scaling
         Lowest value and range of each input, [2, d].
     given
-        Targets [n], and the model of them.
+        Targets [n], and their model.
     units
         Mean and standard deviation of real targets; None for classes.
     weights
-        Weights of the rows [n]; None where all are 1.
+        Weights of the rows [n]; None if all are 1.
     """
 
     matrix: np.ndarray
@@ -119,39 +120,39 @@ class _Problem(NamedTuple):
 
     @property
     def data(self) -> tuple[np.ndarray, ...]:
-        """Rows, targets and weights, for the name of a run."""
+        """Rows, targets and weights, which enter the name of a run."""
         return tuple(each for each in (self.x, self.y, self.weights) if each is not None)
 
     @property
     def model(self) -> Any:
-        """The model of these targets: with the same priors, in their units."""
+        """The model of these targets, with the same priors in their units."""
         _, model = self.given
         return model if self.units is None else model.standardised(*self.units)
 
     @property
     def log_jacobian(self) -> float:
-        """Term to add to log densities of standardised targets for those of the given ones."""
+        """Term that converts log densities of standardised targets to those of the given ones."""
         if self.units is None:
             return 0.0
         total = len(self.matrix) if self.weights is None else self.weights.sum()
         return float(-total * np.log(self.units[1]))
 
     def log_joint(self, log_density: np.ndarray, num_leaves: np.ndarray) -> np.ndarray:
-        """Log joint density in the units that were given, which the leaves' means have too."""
+        """Return the log joint density in the given units, including those of the leaves' means."""
         scale = 1.0 if self.units is None else self.units[1]
         return log_density + self.log_jacobian - num_leaves * np.log(scale)
 
     def restored(self, posterior: SoftPosterior) -> SoftPosterior:
-        """Express a posterior in the units of the targets that were given."""
+        """Express a posterior in the units of the given targets."""
         y, model = self.given
         return posterior if self.units is None else posterior.in_units(model, y, *self.units)
 
 
 class SoftTreeEstimator(SoftParameters, TableEstimator):
-    """Scales inputs to [0, 1], and predicts by soft trees."""
+    """The base of soft-tree estimators: scales inputs to [0, 1], and predicts."""
 
     trees_are = "soft"
-    # Of inferences without such a parameter.
+    # For inferences without such a parameter.
     with_leaf: ClassVar[Any] = True
     inputs: ClassVar[Any] = "soft"
     votes: ClassVar[Any] = "probability"
@@ -162,7 +163,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
     _model_of: Any
 
     def _pose(self, X: Any, y: Any, sample_weight: Any) -> "_Problem":
-        """Read a table and targets, and fill the model in."""
+        """Read a table and targets, and fill in the model."""
         self._check()
         schema, matrix, y, weights = self._read_training(X, y, sample_weight)
         missing = np.argwhere(np.isnan(matrix))
@@ -198,7 +199,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return self.posterior_
 
     def __sklearn_tags__(self):
-        """Say that missing values are not read."""
+        """Declare that missing values are not accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = False
         return tags
@@ -222,7 +223,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return PriorDraws(label_soft_draws(prior)["posterior"].drop_vars("topology"), targets)
 
     def _check(self) -> None:
-        """Refuse parameters that the inference does not check."""
+        """Check parameters that the inference does not check."""
         for name in ("h_init", "h_final"):
             value = getattr(self, name)
             if value < _LEAST_SHARPNESS:
@@ -237,7 +238,7 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return NUTS(warmup=warmup, h_init=self.h_init, h_final=self.h_final, kernel=self.nuts)
 
     def _sharpness(self, routing: Any) -> float | None:
-        """Sharpness of predictions; None for that of the draws."""
+        """Return the sharpness of predictions; None for that of the draws."""
         if isinstance(routing, str):
             if routing in ("soft", "hard"):
                 return None if routing == "soft" else 0.0
@@ -260,11 +261,11 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
 
     @property
     def _going_down(self) -> dict[str, Any]:
-        """How rows go down the trees, and how leaves vote."""
+        """Return how rows descend the trees, and how leaves vote."""
         return {"sharpness": self._sharpness(self.routing), "votes": self.votes}
 
     def predict_draws(self, X: Any) -> np.ndarray:
-        """Mean of a new target given each draw of a tree.
+        """Return the mean of a new target given each draw of a tree.
 
         Parameters
         ----------
@@ -280,14 +281,14 @@ class SoftTreeEstimator(SoftParameters, TableEstimator):
         return self._by_draw(partial(self.posterior_.means, **self._going_down), X)
 
     def _at_hand(self) -> dict[str, Any]:
-        return SoftTreeEstimator.summary(self)  # of subclasses it has diagnostics, too
+        return SoftTreeEstimator.summary(self)  # subclasses may have diagnostics, too
 
     @summarised
     def summary(self) -> dict[str, Any]:
-        """Summarise the fit in plain numbers and words, ready for JSON.
+        """Summarise the fit in numbers and text of JSON types.
 
         Topologies are listed by probability, down to a thousandth; their codes are explained in
-        `bdtppl.models.soft.topology`. The log evidence of a topology is without its prior.
+        `bdtppl.models.soft.topology`. The log evidence of a topology does not include its prior.
         """
         check_is_fitted(self)
         posterior = self.posterior_
@@ -332,7 +333,7 @@ class SoftTargets(RealTargets):
 
     def _model_of(self, y: np.ndarray, weights: np.ndarray | None = None) -> SoftRegression:
         if np.ptp(y) == 0:
-            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to explain.")
+            raise ValueError(f"y must vary; got the constant {y[0]:g}.")
         if self.model is None:
             return SoftRegression.scaled_to(y, weights)
         if not isinstance(self.model, SoftRegression):
@@ -352,9 +353,10 @@ class SoftClasses(SoftClassParameters, ClassTargets):
         check_is_fitted(self)
         if "classes" not in self.posterior_.trees.leaves or self.votes != "probability":
             raise ValueError(
-                f"predict_proba_interval needs class probabilities that are drawn, those of "
-                f"likelihood='mixture' with votes='probability'; got likelihood="
-                f"{self.model_.likelihood!r} and votes={self.votes!r}. Hard trees have them."
+                "predict_proba_interval needs sampled class probabilities, as of "
+                "likelihood='mixture' with votes='probability'; got "
+                f"likelihood={self.model_.likelihood!r} and votes={self.votes!r}. Hard trees have "
+                "them."
             )
         return super().predict_proba_interval(X, level)
 
@@ -372,8 +374,8 @@ class SoftClasses(SoftClassParameters, ClassTargets):
             )
         if self.likelihood not in ("compound", self.model.likelihood):  # the first is the default
             raise ValueError(
-                f"likelihood is {self.likelihood!r}, and that of the model "
-                f"{self.model.likelihood!r}: leave one of them out."
+                f"likelihood={self.likelihood!r} conflicts with the model's likelihood "
+                f"{self.model.likelihood!r}; pass only one of them."
             )
         if self.classes is None:
             return self.model
@@ -382,5 +384,5 @@ class SoftClasses(SoftClassParameters, ClassTargets):
 
 
 def finite(value: float) -> float | None:
-    """Write a number that JSON has; None for what is not finite."""
+    """Return a number that JSON has; None if it is not finite."""
     return float(value) if np.isfinite(value) else None

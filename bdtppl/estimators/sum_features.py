@@ -1,4 +1,4 @@
-"""Columns with a part of their own in sums of trees: groups, slopes, offsets and directions."""
+"""Columns with a separate part in sums of trees: groups, slopes, offsets and directions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def group_columns(groups: Any) -> tuple[str, ...]:
 def find_features(
     model: Any, schema: Schema, matrix: np.ndarray
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Find the features that a prior names, and hide those of no tree.
+    """Find the features that a prior names, and hide those that no tree splits on.
 
     Parameters
     ----------
@@ -30,13 +30,13 @@ def find_features(
     Returns
     -------
     tuple
-        Settings of `bdtppl.models.hard.additive.AdditivePrior` by name, and the rows, in a copy if
-        features are constant there that no tree may split on.
+        Settings of `bdtppl.models.hard.additive.AdditivePrior` by name, and the rows, copied if
+        features become constant because no tree may split on them.
 
     Raises
     ------
     ValueError
-        If a column cannot be used as it is named.
+        If a column is unsuitable for its use.
     """
     groups, offset = model.groups, model.offset
     own, directions = group_columns(groups), {} if model.monotone is None else model.monotone
@@ -57,7 +57,7 @@ def find_features(
         named.append(("offset", offset, numeric, "numeric "))
     for parameter, name, known, kind in named:
         if name not in known:
-            raise ValueError(f"{parameter} names {name!r}, which is no {kind}column of X.")
+            raise ValueError(f"{parameter} must name a {kind}column of X; got {name!r}.")
     for name in {*own, *slopes, offset} & {*directions} | {*own, *slopes} & {offset}:
         raise ValueError(f"Column {name!r} can have one part in a sum: groups, offset or monotone.")
     features = [schema.features.index(name) for _, name, *_ in named]
@@ -66,12 +66,12 @@ def find_features(
     found["monotone"] = tuple(every)
     hidden = features[: len(own)]
     if own:
-        _refuse_missing(matrix, features[0], own[0], "group", " Give such rows one of their own.")
+        _refuse_missing(matrix, features[0], own[0], "group", " Give such rows their own group.")
         number = len(np.unique(matrix[:, features[0]]))
         if number > _MOST_GROUPS:
             raise ValueError(
-                f"Column {own[0]!r} has {number:,} groups, and at most {_MOST_GROUPS:,} can have "
-                f"effects."
+                f"Column {own[0]!r} has {number:,} groups; at most {_MOST_GROUPS:,} can have "
+                "effects."
             )
     if offset is not None:
         require_offset(matrix, features[-1], schema.features)

@@ -1,7 +1,7 @@
 """Kinds of targets: class labels and real numbers.
 
-They turn a posterior predictive mixture, which every inference gives, into what scikit-learn
-expects.
+They turn a posterior predictive mixture, which every inference provides, into the outputs that
+scikit-learn expects.
 """
 
 import warnings
@@ -25,8 +25,8 @@ class ClassParameters:
 
     classes: Any = parameter(
         None,
-        "All labels, where some may be absent from training. Concentrations of a leaf family or "
-        "model are in this order; without it, in that of sorted labels.",
+        "All labels, if some may be absent from training. Concentrations of a leaf family or model "
+        "are in this order; otherwise in that of the sorted labels.",
         option=False,
     )
 
@@ -40,7 +40,7 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
 
     @staticmethod
     def _check_targets(y: np.ndarray) -> np.ndarray:
-        """Refuse targets [n] that are no labels."""
+        """Reject targets [n] that are not labels."""
         refuse_times("y", y)
         if y.dtype.kind == "O":
             missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
@@ -57,14 +57,14 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         return y
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Class indices of the rows that are kept; sets ``classes_``."""
+        """Return class indices of the rows that are kept; sets ``classes_``."""
         y = self._check_targets(y)
         labels = np.unique(y[kept])
         if self.classes is None and are_identifiers(len(labels), int(kept.sum())):
             warnings.warn(
-                f"y has {len(labels)} classes in {int(kept.sum())} rows, as identifiers of rows or "
-                f"quantities have: give another target, take the regressor, or declare the labels "
-                f"with classes=[...].",
+                f"y has {len(labels)} classes in {int(kept.sum())} rows, like row identifiers or "
+                "quantities: pass another target, use the regressor, or declare the labels with "
+                "classes=[...].",
                 TableWarning,
                 stacklevel=4,
             )
@@ -78,29 +78,29 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
                 raise TypeError(f"classes must be a list of labels; got {self.classes!r}.")
             declared, count = np.unique(np.asarray(self.classes), return_counts=True)
             if (count > 1).any():
-                raise ValueError(f"classes holds {_plain(declared[count.argmax()])!r} twice.")
+                raise ValueError(f"classes repeats {_plain(declared[count.argmax()])!r}.")
             unknown = np.setdiff1d(labels, declared)
             if unknown.size:
                 raise ValueError(
-                    f"y holds label {_plain(unknown[0])!r}, which classes does not declare."
+                    f"y has the label {_plain(unknown[0])!r}, which classes does not declare."
                 )
             labels = declared
         if len(labels) < 2 and num_rows == 1:
             raise ValueError(
-                "There is one row only (n_samples=1); two or more classes are needed. Declare "
+                "There is only one row (n_samples=1); two or more classes are needed. Declare "
                 "absent ones with classes=[...]."
             )
         if len(labels) < 2:
             raise ValueError(
-                f"y holds one class only ({_plain(labels[0])!r}); at least two are needed. "
-                f"Declare absent ones with classes=[...]."
+                f"y has only one class ({_plain(labels[0])!r}); at least two are needed. Declare "
+                "absent ones with classes=[...]."
             )
         for label in labels.tolist():
             require_storable("y", label)
         self.classes_ = labels
 
     def _by_class(self, concentration: Any) -> np.ndarray:
-        """Put concentrations [c] in the order of ``classes_``; they come in that of ``classes``."""
+        """Reorder concentrations [c] from the order of ``classes`` to that of ``classes_``."""
         order = slice(None) if self.classes is None else np.argsort(np.asarray(self.classes))
         return np.asarray(concentration)[order]
 
@@ -108,22 +108,22 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         return self.classes_[np.asarray(indices)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Posterior predictive probability of each class, float64 [m, classes]."""
+        """Return the posterior predictive probability of each class, float64 [m, classes]."""
         return self._mixture(X).mean()
 
     def predict_proba_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """Central credible interval of the probability of each class at each row.
+        """Return the central credible interval of each class's probability at each row.
 
         The probability of a class differs by tree and by leaf: its posterior is a mixture over
-        trees of the leaves' beta laws, whose mean is that of `predict_proba`. Of soft trees it is
-        that of the draws.
+        trees of the leaves' beta distributions, with the mean of `predict_proba`. For soft trees it
+        is the distribution over the draws.
 
         Parameters
         ----------
         X
             Rows [m].
         level
-            Probability inside, in (0, 1).
+            Probability of the interval, in (0, 1).
 
         Returns
         -------
@@ -133,14 +133,14 @@ class ClassTargets(ClassParameters, FindsAnomalies, ClassifierMixin):
         Raises
         ------
         ValueError
-            If the level is not a probability, or the leaves have no law of class probabilities:
-            those of a leaf family of your own without ``mean_law``, and of soft trees that
-            integrate them out.
+            If the level is not a probability, or the leaves have no distribution of class
+            probabilities: those of a custom leaf family without ``mean_law``, and of soft trees
+            that integrate them out.
         """
         return self._mixture(X).mean_quantiles(_central(level))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Most probable class of each row, [m]."""
+        """Return the most probable class of each row, [m]."""
         return self._as_targets(self.predict_proba(X).argmax(axis=1))
 
 
@@ -157,7 +157,7 @@ class RealTargets(RegressorMixin):
         try:
             y = y.astype(np.float64)
         except (TypeError, ValueError):
-            raise ValueError("y must hold numbers for regression.") from None
+            raise ValueError("y must contain numbers for regression.") from None
         bad = np.flatnonzero(~np.isfinite(y))
         if bad.size:
             kind = "missing (NaN)" if np.isnan(y[bad[0]]) else "infinite (inf)"
@@ -165,31 +165,32 @@ class RealTargets(RegressorMixin):
         return y
 
     def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        """Finite float64 targets of the rows that are kept."""
+        """Return finite float64 targets of the rows that are kept."""
         return self._check_targets(y)[kept]
 
     def _as_targets(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean of each row, float64 [m]."""
+        """Return the posterior predictive mean of each row, float64 [m]."""
         return self._mixture(X).mean()
 
     def predict_interval(
         self, X: Any, level: float = 0.9, kind: Literal["target", "mean"] = "target"
     ) -> np.ndarray:
-        """Central posterior interval of a new target, or of the mean, at each row.
+        """Return the central posterior interval of a new target, or of the mean, at each row.
 
         Parameters
         ----------
         X
             Rows [m].
         level
-            Probability inside, in (0, 1).
+            Probability of the interval, in (0, 1).
         kind
             "target" for the posterior predictive interval of a new target. "mean" for the credible
             interval of the mean of a row's targets, which differs by tree and by leaf: a mixture
-            over trees of the laws of the leaves' means. Of soft trees it is that of the draws.
+            over trees of the distributions of the leaves' means. For soft trees it is over the
+            draws.
 
         Returns
         -------
@@ -199,8 +200,8 @@ class RealTargets(RegressorMixin):
         Raises
         ------
         ValueError
-            If the level is not a probability, there is no such kind, or the leaf family has no law
-            of a leaf's mean.
+            If the level is not a probability, the kind is unknown, or the leaf family has no
+            distribution of a leaf's mean.
         """
         require_choice("kind", kind, ("target", "mean"))
         if kind == "target":
@@ -208,7 +209,7 @@ class RealTargets(RegressorMixin):
         return self._mixture(X).mean_quantiles(_central(level))
 
     def predict_quantiles(self, X: Any, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of the posterior predictive of a new target at each row.
+        """Return quantiles of the posterior predictive of a new target at each row.
 
         Parameters
         ----------
@@ -236,13 +237,13 @@ class RealTargets(RegressorMixin):
 
 
 def _central(level: float) -> list[float]:
-    """Probabilities below the ends of a central interval of a level in (0, 1)."""
+    """Return the probabilities at the ends of a central interval of a level in (0, 1)."""
     require_level(level)
     return [(1 - level) / 2, (1 + level) / 2]
 
 
 def _require_one_kind(labels: np.ndarray) -> None:
-    """Raise ValueError if some labels are text and others not."""
+    """Raise ValueError if some labels are text and others are not."""
     is_text = np.fromiter((isinstance(label, str) for label in labels), bool, len(labels))
     if is_text.any() and not is_text.all():
         text, other = labels[is_text.argmax()], labels[is_text.argmin()]
@@ -253,5 +254,5 @@ def _require_one_kind(labels: np.ndarray) -> None:
 
 
 def _plain(label: Any) -> Any:
-    """Show a label without its NumPy type."""
+    """Convert a label from its NumPy type, for display."""
     return label.item() if isinstance(label, np.generic) else label

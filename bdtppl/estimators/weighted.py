@@ -1,4 +1,4 @@
-"""The base of estimators whose posterior is weighted draws: of particles, or of a policy."""
+"""The base of estimators whose posterior is weighted draws, from particles or a policy."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from bdtppl.summary import summarised
 
 
 class WeightedTrees(TreeEstimator):
-    """Evidence, likeliest trees and summary of weighted draws.
+    """Evidence, most probable trees and summary of weighted draws.
 
     Attributes
     ----------
@@ -48,8 +48,8 @@ class WeightedTrees(TreeEstimator):
         check_is_fitted(self)
         if not self.prior_.is_normalised:
             raise AttributeError(
-                f"{name}_ is known for a prior whose weights sum to 1 (DepthDecay or Program); "
-                f"with a {type(self.prior_).__name__} there is log_partition_ alone."
+                f"{name}_ requires a prior whose weights sum to 1 (DepthDecay or Program); with a "
+                f"{type(self.prior_).__name__} use log_partition_."
             )
         return getattr(self.posterior_, name)
 
@@ -66,7 +66,7 @@ class WeightedTrees(TreeEstimator):
 
     @property
     def _found(self) -> RankedTrees:
-        """Distinct trees found, the most probable first; their probability is that of the draws."""
+        """Return the distinct trees found, the most probable first."""
         check_is_fitted(self)
         return self.posterior_.ranked
 
@@ -77,16 +77,16 @@ class WeightedTrees(TreeEstimator):
 
     @property
     def map_log_joint_(self) -> float:
-        """Log weights of the prior and leaf log marginals of that tree, summed."""
+        """Sum of the prior's log weights and leaf log marginals of that tree."""
         return float(self._found.log_joint[0])
 
     def _most_probable(self, k: int) -> RankedTrees:
-        """List trees by joints over the estimated sum of all, or over those found if it is larger.
+        """List trees by joints over the estimated total, or the total of those found if larger.
 
-        Of trees that differ by cuts inside gaps alone, those that were found add up.
+        The probabilities of trees that differ only by cuts inside gaps are summed.
         """
         trees, total = self._found, self.log_partition_
-        if self.prior_.counts_partitions:  # each rule of a partition has all its weight
+        if self.prior_.counts_partitions:  # each rule of a partition carries its full weight
             trees = trees.by_rows(self.posterior_.matrix)[:k]
             return replace(trees, probability=np.exp(trees.log_joint - total))
         total = max(total, np.logaddexp.reduce(trees.log_joint))
@@ -95,7 +95,7 @@ class WeightedTrees(TreeEstimator):
 
     @summarised
     def summary(self) -> dict[str, Any]:
-        """Sum the fit up in numbers and text, with JSON types alone."""
+        """Summarise the fit in numbers and text of JSON types."""
         check_is_fitted(self)
         ranked, names = self._found, self.design_.names
         weights, trees = ranked.probability, ranked.trees

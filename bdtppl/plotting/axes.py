@@ -1,4 +1,4 @@
-"""Axes as the figures of this package have them: little ink, a faint grid, no frame."""
+"""Axes in the style of this package: little ink, a faint grid, no frame."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -8,8 +8,8 @@ from bdtppl.plotting.colours import FAINT, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LETTERS = {"x": 12, "y": 15}  # an inch of axes that a label may have, which also has their margins
-_LARGE = 1e4  # from which on numbers take much room
+_LETTERS = {"x": 12, "y": 15}  # letters of a label per inch of axes, which includes margins
+_LARGE = 1e4  # number from which tick labels need much room
 _TICKS_OF_THEM = 1.3  # an inch
 
 
@@ -47,7 +47,7 @@ def prepared(
 
 
 def write_out_ticks(ax: "Axes") -> None:
-    """Write ticks such as 1,200,000 as they are, not as multiples of a power that stands beside."""
+    """Write ticks such as 1,200,000 in full, not as multiples of a separate power."""
     from matplotlib.ticker import AutoLocator, ScalarFormatter
 
     class Written(ScalarFormatter):
@@ -55,7 +55,7 @@ def write_out_ticks(ax: "Axes") -> None:
             largest = max(map(abs, values), default=0)
             if not _LARGE <= largest < 1e9 or any(round(value, 3) % 1 for value in values):
                 return super().format_ticks(values)
-            self.set_locs([])  # no power, and nothing that is added to each
+            self.set_locs([])  # no power, and no offset
             return [f"{value:,.0f}".replace("-", "\N{MINUS SIGN}") for value in values]
 
     class Spaced(AutoLocator):
@@ -78,20 +78,20 @@ def _inches(axis: Any) -> float:
 
 
 def name_axis(axis: Any, text: str, most: int = 50) -> None:
-    """Label an axis, cut short to the room that it has; further lines stand as they are."""
+    """Label an axis, truncated to the available room; further lines are not truncated."""
     text, *below = text.split("\n")
     text = shortened(text, min(most, room_of(axis)))
     axis.set_label_text("\n".join([text, *below]), parse_math=False)
 
 
 def room_of(axis: Any) -> int:
-    """Letters that there is room for along an axis."""
+    """Return the number of letters that fit along an axis."""
     return int(_LETTERS[axis.axis_name] * _inches(axis))
 
 
 def name_entries(ax: "Axes", handles: Sequence[Any], names: Sequence[str], **options: Any) -> None:
-    """Draw a legend whose names stand as they are: no markup, and none is left out."""
-    # A legend leaves out names that begin with "_", so they are set afterwards.
+    """Draw a legend with all names, and without markup."""
+    # A legend omits names that begin with "_", so they are set afterwards.
     places = [str(place) for place in range(len(names))]
     legend = ax.legend(handles, places, frameon=False, **options)
     for text, name in zip(legend.get_texts(), names, strict=True):
@@ -99,7 +99,7 @@ def name_entries(ax: "Axes", handles: Sequence[Any], names: Sequence[str], **opt
 
 
 def shortened(text: Any, most: int = 25) -> str:
-    """Cut a name short that would take the room of the figure.
+    """Truncate a name that would crowd the figure.
 
     Examples
     --------

@@ -18,21 +18,21 @@ _DRAW_STYLES = {"ranks": "steps-mid", "steps": "steps-post"}
 LEVELS_SHOWN = 20
 """Levels of a category that a figure shows."""
 
-_MOST_LETTERS = 80  # of names of levels side by side
+_MOST_LETTERS = 80  # letters of level names side by side
 _LEVEL_WIDTH = 0.6  # of a level of a category, whose neighbours are 1 apart
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where something is predicted, g places along the horizontal axis.
+    """Places of predictions, g of them along the horizontal axis.
 
     Attributes
     ----------
     kind
-        What the places are: points of a "line", intervals that are the "steps" of hard trees,
-        "ranks" or "levels" of a category.
+        Kind of places: points of a "line", intervals that are the "steps" of hard trees, "ranks" or
+        "levels" of a category.
     x
-        [g]; of steps the ends of the intervals, [g + 1].
+        [g]; for steps the ends of the intervals, [g + 1].
     values
         Values of the column there, [g]; None for ranks.
     ticks
@@ -48,10 +48,11 @@ class Places:
     def along(
         cls, model: Any, rows: Rows, position: int, num_points: int, *, of_draws: bool = False
     ) -> "Places":
-        """Take the levels of a column, or places over the range of its rows.
+        """Return the levels of a column, or places over the range of its rows.
 
-        Those are the intervals between the thresholds of hard trees if they are few and known, and
-        else so many points. What is drawn is of the draws of the posterior, or of all of it.
+        The places are the intervals between the thresholds of hard trees if these are few and
+        known, otherwise the given number of points. Curves show draws of the posterior, or all of
+        it.
         """
         levels = model.schema_.columns[position].levels
         if levels is not None:
@@ -67,43 +68,43 @@ class Places:
 
     @property
     def are_upright(self) -> bool:
-        """Whether they stand one above the other."""
+        """Whether levels are listed vertically."""
         return are_named_upright(self.ticks)
 
     def laid(self, places: Any, heights: Any) -> tuple[Any, Any]:
-        """Order coordinates, or what is done with either axis, as x and y."""
+        """Order coordinates, or functions of an axis, as x and y."""
         return (heights, places) if self.are_upright else (places, heights)
 
     def name_axes(self, ax: "Axes", place: str, height: str) -> None:
-        """Label the axes; what a second line says of the place stands below."""
+        """Label the axes; the second line of the places' label is below it."""
         place, *held = place.split("\n")
         x, y = self.laid(place, height)
         name_axis(ax.xaxis, "\n".join([x, *held]))
         name_axis(ax.yaxis, y, 45)
 
     def extreme(self, mean: np.ndarray, most: int) -> np.ndarray:
-        """Order so many levels by their means [g], those that are the farthest from the median."""
+        """Order the given number of levels by their means [g], those farthest from the median."""
         order = np.argsort(mean, kind="stable")
         distance = np.abs(mean - np.median(mean))[order]
         return order[np.sort(np.argsort(distance, kind="stable")[-most:])]
 
     def drawn(self, heights: np.ndarray) -> np.ndarray:
-        """Repeat the last height [g] where it is drawn from end to end of an interval."""
+        """Repeat the last height [g] if it is drawn from end to end of an interval."""
         return np.append(heights, heights[-1:]) if self.kind == "steps" else heights
 
     def of_rows(self, values: np.ndarray) -> np.ndarray:
-        """Find the places of rows [m] by their values; those of one level lie side by side."""
+        """Return the places of rows [m] by their values; those of one level are side by side."""
         if self.kind in ("line", "steps"):
             return values
         index = {level: place for place, level in enumerate(self.ticks)} | {None: np.nan}
-        # Multiples of the golden ratio fill an interval evenly, and are the same each time.
+        # Multiples of the golden ratio fill an interval evenly and reproducibly.
         offset = np.arange(len(values)) * 0.618034 % 1 - 0.5
         places = np.array([index.get(value, np.nan) for value in values])
         return places + 0.5 * _LEVEL_WIDTH * offset
 
 
 def are_named_upright(levels: Sequence[str]) -> bool:
-    """Whether levels stand one above the other: many, or with names that take much room."""
+    """Return whether levels are listed vertically: many, or with wide names."""
     return len(levels) > LEVELS_SHOWN or _letters(levels) > _MOST_LETTERS
 
 
@@ -113,10 +114,10 @@ def _letters(levels: Sequence[str]) -> int:
 
 
 def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:
-    """Thresholds of hard trees' rules on a column, in ascending order; None if they are not known.
+    """Return thresholds of hard trees' rules on a column, in ascending order; None if unknown.
 
-    Boxes cut where the design does. Rules of a chart cut between the values that a node has, and
-    those of hyperplanes have no threshold of one column.
+    Boxes use the cuts of the design. Rules of a chart cut between the values in a node, and
+    hyperplanes have no threshold of one column.
     """
     if len(getattr(model, "directions_", ())):
         return None
@@ -134,7 +135,7 @@ def _thresholds(model: Any, position: int, of_draws: bool) -> np.ndarray | None:
 
 
 def _grid(values: np.ndarray, num_points: int) -> np.ndarray:
-    """Points over the range of a numeric column."""
+    """Return points over the range of a numeric column."""
     values = values[~np.isnan(values)]
     low, high = (values.min(), values.max()) if len(values) else (0.0, 0.0)
     if low == high:
@@ -175,7 +176,7 @@ def draw_bands(
     gid: str = "band",
     **options: Any,
 ) -> None:
-    """Draw bands [g, 2] by level, ever lighter with it and the narrower ones on top."""
+    """Draw bands [g, 2] by level, lighter with the level and the narrower ones on top."""
     for level, share in zip(bands, np.linspace(0.5, 0.2, len(bands)), strict=True):
         low, high = bands[level].T
         style = {
@@ -189,7 +190,7 @@ def draw_bands(
         if places.kind == "levels":
             draw, _ = places.laid(ax.bar, ax.barh)
             for bar in draw(places.x, high - low, _LEVEL_WIDTH, low, **style):
-                bar.sticky_edges.x.clear()  # else the lowest one begins on the axis, which hides it
+                bar.sticky_edges.x.clear()  # else the axis hides the lowest one
                 bar.sticky_edges.y.clear()
         else:
             step: Any = _DRAW_STYLES.get(places.kind, "").removeprefix("steps-") or None
@@ -197,14 +198,14 @@ def draw_bands(
 
 
 def legend_above(ax: "Axes") -> None:
-    """Name what is drawn, bands first, in room made for it above the data."""
+    """Add a legend, bands first, in room made for it above the data."""
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda index: ("band" not in labels[index], index))
     rows = -(-len(order) // 2)
     height = ax.bbox.height * 72 / ax.figure.dpi  # points
     share = min(rows * 15 / height, 0.5)
     low, high = ax.get_ylim()
-    # Unlike new limits this leaves the axes free to grow with what is drawn on them later.
+    # Unlike new limits this lets the axes grow with later additions.
     ax.update_datalim([(ax.dataLim.x0, high + (high - low) * share / (1 - share))])
     ax.autoscale_view()
     ax.legend(
@@ -233,7 +234,7 @@ def check_levels(levels: Sequence[float]) -> list[float]:
 
 
 def percent(share: float) -> str:
-    """Write a share as people do.
+    """Write a share as a percentage.
 
     Examples
     --------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GRID_POINTS = 300  # along each axis
 _ROWS_PREDICTED = 4096  # rows predicted at once
 _CONTOUR_LEVEL = 0.9
-_STRENGTH = 0.75  # of the colour of a class of probability 1
+_STRENGTH = 0.75  # tint of a class of probability 1
 
 
 def plot_boundaries(
@@ -27,11 +27,11 @@ def plot_boundaries(
     uncertainty: bool = False,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw what a fitted estimator predicts over the plane of two columns, or how unsure it is.
+    """Draw a fitted estimator's predictions over the plane of two columns, or their uncertainty.
 
-    Classification: each place has the colour of its most probable class, the paler the less
-    probable that is. Regression: the predictive mean, with a colour bar. Points are the training
-    rows (Nuti et al. 2021, Figures 2(b) and 5). Uncertainty is the probability of all other classes
+    Classification: each place has the colour of its most probable class, paler for lower
+    probabilities. Regression: the predictive mean, with a colour bar. Points are the training rows
+    (Nuti et al. 2021, Figures 2(b) and 5). Uncertainty is the probability of all other classes
     together, or the width of the 90 % predictive interval.
 
     Parameters
@@ -41,9 +41,9 @@ def plot_boundaries(
     features
         The two numeric columns, by name or position. Default: the only two of the table.
     at
-        Values at which other columns are held, as in `plot_predictive`.
+        Values for the other columns, as in `plot_predictive`.
     uncertainty
-        Whether colours show uncertainty in place of predictions.
+        Whether colours show uncertainty instead of predictions.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -55,7 +55,7 @@ def plot_boundaries(
     Raises
     ------
     ValueError
-        If the columns are not two numeric ones of the table.
+        If the columns are not two numeric columns of the table.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def plot_boundaries(
 
 
 def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]) -> dict:
-    """Rows of the table at given values of some columns, the others being held."""
+    """Return rows with given values of some columns, and the others fixed."""
     size = len(next(iter(varied.values())))
     columns = [
         varied.get(place, np.full(size, held[name], rows.columns[place].dtype))
@@ -130,14 +130,14 @@ def _table(rows: Rows, varied: Mapping[int, np.ndarray], held: Mapping[str, Any]
 
 
 def _grid_of_rows(values: np.ndarray) -> np.ndarray:
-    """Places over the range of a column and a little beyond."""
+    """Return places over the range of a column and a little beyond."""
     low, high = np.nanmin(values), np.nanmax(values)
     room = 0.05 * (high - low) or 0.5
     return np.linspace(low - room, high + room, _GRID_POINTS)
 
 
 def _predict_pieces(predict: Callable[[dict], np.ndarray], table: dict) -> np.ndarray:
-    """Predict some rows at a time: many draws of soft trees take much memory for each."""
+    """Predict in chunks of rows, because many draws of soft trees need much memory for each."""
     size = len(next(iter(table.values())))
     pieces = [slice(start, start + _ROWS_PREDICTED) for start in range(0, size, _ROWS_PREDICTED)]
     return np.concatenate([predict({n: v[piece] for n, v in table.items()}) for piece in pieces])
@@ -180,7 +180,7 @@ def _draw_rows_of_classes(ax: "Axes", points: list, y: np.ndarray, names: list[s
         )
         for c in range(len(names))
     ]
-    # A colour bar stands at the right.
+    # A colour bar is at the right.
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4}
     name_entries(ax, drawn, names, **place)
 

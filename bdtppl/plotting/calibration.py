@@ -1,4 +1,4 @@
-"""Figures of calibration: whether things happen as often as the model says, within chance."""
+"""Figures of calibration: whether events happen as often as predicted, within chance."""
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -15,7 +15,7 @@ from bdtppl.plotting.forecasts import Forecasts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BAND_LEVEL = 0.9  # of the bands of chance
+_BAND_LEVEL = 0.9  # probability of the bands of chance
 _COVERAGE_LEVELS = np.linspace(0, 1, 101)
 
 
@@ -29,23 +29,22 @@ def plot_calibration(
     kind: Literal["pit", "coverage"] = "pit",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw how well predicted probabilities agree with what happened, with bands of chance.
+    """Draw how well predicted probabilities agree with outcomes, with bands of chance.
 
-    A classifier: rows are put in bins of equal widths by a predicted probability, and each bin's
-    observed frequency is drawn against its mean probability, with its number of rows. Bars hold the
-    frequency with
-    probability 0.9 where the predictions are right (Brocker and Smith 2007); they are quantiles of
-    the sum of the bin's Bernoulli variables.
+    Classification: rows are binned by a predicted probability into equal widths, and each bin's
+    observed frequency is drawn against its mean probability, with its number of rows. Bars contain
+    the frequency with probability 0.9 if the predictions are right (Brocker and Smith 2007); they
+    are quantiles of the sum of the bin's Bernoulli variables.
 
-    A regressor: ``kind="pit"`` is the histogram of the predictive distribution functions at the
-    targets, which are uniform where the predictions are right: a valley in the middle means
-    predictions that are too sure of themselves, a hill such that are not sure enough (Dawid 1984).
-    ``kind="coverage"`` is the share of targets inside central predictive intervals, against their
-    probability. Bands are those of a binomial number of rows.
+    Regression: ``kind="pit"`` is the histogram of the predictive distribution functions at the
+    targets, which are uniform if the predictions are right. A valley in the middle indicates
+    overconfident predictions, a hill underconfident ones (Dawid 1984). ``kind="coverage"`` is the
+    share of targets inside central predictive intervals, against their probability. Bands are those
+    of a binomial number of rows.
 
-    Training rows are predicted each from all others (see
+    Each training row is predicted from all others (see
     `bdtppl.inference.predictive.leave_one_out`); trees of a search, such as the greedy modal one,
-    stay as they are.
+    are not changed.
 
     Parameters
     ----------
@@ -54,10 +53,10 @@ def plot_calibration(
     X, y
         New rows and their targets. Default: the training rows, each left out in turn.
     target
-        Classification: the class whose probability is looked at. Default: of two classes the
-        second; of more classes the most probable one of each row.
+        Classification: the class whose probability is used. Default: the second of two classes; for
+        more classes, the most probable one of each row.
     bins
-        Number of bins; those without rows are left out.
+        Number of bins; empty bins are omitted.
     kind
         Regression: which figure.
     ax
@@ -88,14 +87,14 @@ def plot_calibration(
     require_choice("kind", kind, ("pit", "coverage"))
     is_classifier = model.is_classifier
     if target is not None and not is_classifier:
-        raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
+        raise ValueError(f"target must be None for a {type(model).__name__}, which has no classes.")
     forecasts = Forecasts.of(model, X, y)
     of_class = forecasts.of_class(model, target) if is_classifier else None
     which = "training rows, each left out" if X is None else "new rows"
     if of_class is not None:
         ax = _draw_reliability(prepared(ax, size=(4.8, 4.4), grid="both"), *of_class, bins)
     else:
-        cdf = cast(np.ndarray, forecasts.cdf)  # real targets have one
+        cdf = cast(np.ndarray, forecasts.cdf)  # real targets have a distribution function
         if kind == "pit":
             ax = _draw_pit(prepared(ax, size=(4.8, 4.0)), cdf, bins)
         else:
@@ -148,7 +147,7 @@ def _draw_reliability(
 
 
 def sum_quantiles(probability: np.ndarray, level: float) -> tuple[int, int]:
-    """Bound the sum of Bernoulli variables [m] by the central interval that has a probability.
+    """Return the central interval of a given probability for the sum of Bernoulli variables [m].
 
     Examples
     --------
@@ -180,7 +179,7 @@ def _draw_pit(ax: "Axes", cdf: np.ndarray, bins: int) -> "Axes":
 
 
 def _draw_coverage(ax: "Axes", cdf: np.ndarray) -> "Axes":
-    needed = 2 * np.abs(cdf - 0.5)  # probability of the interval that just holds the target
+    needed = 2 * np.abs(cdf - 0.5)  # probability of the smallest interval that contains the target
     share = (needed[:, None] <= _COVERAGE_LEVELS).mean(axis=0)
     ends = np.array([(1 - _BAND_LEVEL) / 2, (1 + _BAND_LEVEL) / 2])[:, None]
     low, high = stats.binom.ppf(ends, len(cdf), _COVERAGE_LEVELS) / len(cdf)

@@ -1,4 +1,4 @@
-"""Posterior predictive checks: data that the model would have made, beside what was observed."""
+"""Posterior predictive checks: data that the model would produce, beside the observed data."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CURVES = 50  # replicates whose density is drawn
 _CHECK_POINTS = 200
-_TAIL_LEFT_OUT = 0.005  # of all replicated targets, that is left out at each end
+_TAIL_LEFT_OUT = 0.005  # share of all replicated targets omitted at each end
 _BANDS = ((0.9, 0.3, 6), (0.5, 0.7, 6))  # level, tint and width of the bars of class counts
 
 _STATISTICS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -43,14 +43,14 @@ def plot_predictive_check(
 ) -> "Axes":
     """Draw replicated targets of all rows beside the observed ones (Gelman, Meng and Stern 1996).
 
-    A replicate is what the model would have seen instead, tree and leaf parameters being drawn
-    from the posterior once for all of its rows (`bdtppl.inference.predictive.replicates`). What the
-    observed data have and no replicate has, the model misses.
+    A replicate is a simulated data set: tree and leaf parameters are drawn from the posterior once
+    for all of its rows (`bdtppl.inference.predictive.replicates`). The model misses features of the
+    observed data that no replicate shows.
 
-    Without a statistic: of real targets the density of the observed ones and of 50 replicates, by
-    kernels of one width; of classes their observed numbers with intervals of the replicated ones.
-    With one: the histogram of its values, the observed value, and the share of replicates whose
-    value is at least as large (the posterior predictive p-value).
+    Without a statistic, the figure shows the densities of the observed real targets and of 50
+    replicates, with one kernel width, or the observed class counts with intervals of the replicated
+    ones. With a statistic, it shows the histogram of its values, the observed value, and the share
+    of replicates whose value is at least as large (the posterior predictive p-value).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def plot_predictive_check(
     """
     check_is_fitted(model)
     if (X is None) != (y is None):
-        raise ValueError("X and y belong together: give both, or neither for training rows.")
+        raise ValueError("X and y must be given together: pass both, or neither for training rows.")
     require_integer("draws", draws, 2)
     posterior, is_classifier = model.posterior_, model.is_classifier
     summarise = None if statistic is None else _read_statistic(statistic, is_classifier)
@@ -130,7 +130,7 @@ def _draw_densities(ax: "Axes", observed: np.ndarray, replicates: np.ndarray) ->
     low, high = min(ends[0], observed.min()), max(ends[1], observed.max())
     room = 0.05 * (high - low) or 0.5
     grid = np.linspace(low - room, high + room, _CHECK_POINTS)
-    # Silverman's rule for the observed targets; one width lets curves differ by the data alone.
+    # Silverman's rule for the observed targets; with one width, curves differ by the data alone.
     spread = min(np.std(observed), np.subtract(*np.quantile(observed, [0.75, 0.25])) / 1.34)
     width = 0.9 * (spread or np.std(observed) or 1.0) * len(observed) ** -0.2
     for number, targets in enumerate(shown):

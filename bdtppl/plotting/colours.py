@@ -1,4 +1,4 @@
-"""Colours that most colour-blind readers can tell apart, the same in every figure."""
+"""Colours that most colour-blind readers can distinguish, the same in every figure."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _HATCHES = ("", "////", "....", "xxxx", "----", "||||")
 
 
 def class_style(index: int) -> dict[str, Any]:
-    """Give a class its fill: seven colours, and the same seven hatched for the classes after them.
+    """Return the fill of a class: seven colours, then the same seven hatched.
 
     Examples
     --------
@@ -30,9 +30,9 @@ def class_style(index: int) -> dict[str, Any]:
 
 
 def tint(share: float, colour: str = ACCENT) -> tuple[float, float, float]:
-    """Mix a colour, at a share of 0 to 1, with white.
+    """Mix a colour, with a share of 0 to 1, with white.
 
-    Unlike a transparent colour it looks the same where two areas overlap and in the legend.
+    Unlike transparency, a tint looks the same where two areas overlap and in the legend.
 
     Examples
     --------

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.ticker import MaxNLocator
 
-_ERROR_BAND = 2.0  # standard errors that error bars reach to each side
+_ERROR_BAND = 2.0  # length of error bars to each side in standard errors
 _BETTER = {"brier": "← better", "crps": "← better"}
 
 
@@ -22,17 +22,16 @@ def plot_comparison(
     *,
     ax: "Axes | Sequence[Axes] | None" = None,
 ) -> np.ndarray:
-    """Draw what `bdtppl.compare` has found: models as rows, a panel for each quantity.
+    """Draw the results of `bdtppl.compare`: models as rows, a panel for each quantity.
 
-    Dots are the numbers, lines two standard errors to each side, stacking weights are bars. A
-    number that lies between two bounds is a bar between them; an arrow begins at a lower bound
-    where no upper one is known. Where a model has no number its row says so; `Comparison.notes`
-    says why.
+    Dots are the numbers and lines two standard errors to each side; stacking weights are bars. A
+    bounded number is a bar between its bounds; an arrow starts at a lower bound without an upper
+    one. If a model has no number, its row is marked and `Comparison.notes` states why.
 
     Parameters
     ----------
     comparison
-        What was found.
+        Result of `bdtppl.compare`.
     quantities
         Names of the quantities, see `bdtppl.comparison.Comparison`; default those that at least one
         model has.
@@ -47,9 +46,9 @@ def plot_comparison(
     Raises
     ------
     TypeError
-        If this is no comparison.
+        If this is not a comparison.
     ValueError
-        If there is no such quantity, no model has any, or the number of axes is another one.
+        If there is no such quantity, no model has any, or the number of axes is wrong.
 
     Examples
     --------
@@ -69,11 +68,11 @@ def plot_comparison(
     quantities = [quantities] if isinstance(quantities, str) else list(quantities)
     if not quantities:
         raise ValueError(
-            "There is nothing to draw: no model has an evidence or leave-one-out scores. Give the "
-            "table and the target for scores of rows held out."
+            "There is nothing to draw: no model has an evidence or leave-one-out scores. Pass the "
+            "table and the target for scores of held-out rows."
         )
     for quantity in quantities:
-        comparison.known(quantity)  # refuses what is none
+        comparison.known(quantity)  # raises if there is no such quantity
     names = list(comparison.cells)
     given: Any = ax
     if ax is None:
@@ -132,7 +131,7 @@ def _draw_panel(ax: "Axes", comparison: Comparison, quantity: str) -> None:
 
 
 def _draw_bounds(ax: "Axes", row: int, low: float, high: float, colour: str, gid: str) -> None:
-    """Draw what lies between bounds as a bar, and what has a lower one alone as an arrow."""
+    """Draw two bounds as a bar, and a single lower bound as an arrow."""
     if np.isinf(high):
         ax.plot(low, row, marker=9, markersize=9, color=colour, gid=gid)  # a caret to the right
     else:

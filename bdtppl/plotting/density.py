@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DENSITY_POINTS = 400
-_DENSITY_TAIL = 1e-3  # of the probability, that is left out at each end
-_OVERLAP = 0.9  # of the space between rows that the highest density fills
+_DENSITY_TAIL = 1e-3  # share of the probability that is omitted at each end
+_OVERLAP = 0.9  # share of the space between rows that the highest density fills
 
 
 def plot_density(
@@ -29,8 +29,8 @@ def plot_density(
 ) -> "Axes":
     """Draw the posterior predictive density of the target at each of a few rows.
 
-    Rows are stacked, each with its own baseline. A density of two peaks says that the posterior
-    holds trees that disagree about the row (Figure 2 of Cochrane et al. 2024).
+    Rows are stacked, each with its own baseline. A density with two peaks means that trees of the
+    posterior disagree about the row (Figure 2 of Cochrane et al. 2024).
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ def plot_density(
     y
         Their true targets [m], to mark.
     cart
-        Whether to mark what scikit-learn's ``DecisionTreeRegressor``, fitted to the same training
-        rows, predicts.
+        Whether to mark the prediction of scikit-learn's ``DecisionTreeRegressor``, fitted to the
+        same training rows.
     labels
         Names of the rows [m]; default their positions.
     ax
@@ -58,7 +58,7 @@ def plot_density(
     TypeError
         If the model is a classifier.
     ValueError
-        If there is not one target or label for each row.
+        If the number of targets or labels differs from that of rows.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def plot_density(
 
 
 def _density(model: Any, row: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Predictive density of one row [d] on a grid."""
+    """Return the predictive density of one row [d] on a grid."""
     return np.exp(model._mixture_at(np.tile(row, (len(grid), 1))).log_density(grid))
 
 

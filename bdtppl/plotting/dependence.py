@@ -1,4 +1,4 @@
-"""Figures of what a model makes of one column: partial dependence, with uncertainty, and ICE."""
+"""Figures of the effect of one column: partial dependence, with uncertainty, and ICE."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
-_DRAWS_SHOWN = 100  # of soft trees, which predict slowly
+_DRAWS_SHOWN = 100  # draws of soft trees, which predict slowly
 
 
 def plot_partial_dependence(
@@ -43,13 +43,13 @@ def plot_partial_dependence(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the mean prediction against one column, averaged over the others as the rows have them.
+    """Draw the mean prediction against one column, averaged over the rows' other columns.
 
-    At each value every row is given that value, all else being as it is, and predictions are
+    Every row gets each value in turn, with its other columns unchanged, and predictions are
     averaged over rows (Friedman 2001). Each draw of the posterior has such a curve: the line is
-    their mean, the bands are their equal-tailed intervals at each value. They tell how sure the
-    posterior is of the average; they are no predictive intervals. A model of a single tree has no
-    bands worth the name.
+    their mean, the bands are their equal-tailed intervals at each value. Bands show the posterior
+    uncertainty of the average; they are not predictive intervals. A model of a single tree has no
+    meaningful bands.
 
     Parameters
     ----------
@@ -59,18 +59,18 @@ def plot_partial_dependence(
         The column, by name or position.
     X
         Rows of a table like the one that the model was fitted with. Default: the training rows. At
-        most 200 are used, evenly spaced, and of soft trees at most 100 draws.
+        most 200 are used, evenly spaced, and at most 100 draws of soft trees.
     target
-        Classification: the class whose probability is drawn. Default: of two classes the second;
-        of more classes all, with the widest band alone; of more than seven those that the column
-        moves most.
+        Classification: the class whose probability is drawn. Default: the second of two classes;
+        all of more classes, with the widest band alone; and of more than seven those that the
+        column moves most.
     ice
-        Number of rows to draw curves of their own for (individual conditional expectation), each
-        the mean over draws.
+        Number of rows with curves of their own (individual conditional expectation), each the mean
+        over draws.
     levels
         Probabilities of the bands.
     legend
-        Whether to name what is drawn; not needed on each of several axes side by side.
+        Whether to draw a legend; needed only once for several axes side by side.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -82,7 +82,7 @@ def plot_partial_dependence(
     Raises
     ------
     ValueError
-        If an argument does not fit the model, or ``ice`` is asked for with all of several classes.
+        If an argument does not fit the model, or ``ice`` is combined with all of several classes.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def plot_partial_dependence(
     position = rows.position(feature)
     shown = _shown_classes(model, target)
     if ice and len(shown) > 1:
-        raise ValueError("ice draws curves of one class: name it by target.")
+        raise ValueError("ice draws curves of one class: set target to a class.")
     require_integer("ice", ice, 0)
     rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, _ROWS_SHOWN).astype(int)))
     places = Places.along(model, Rows.of(model, X), position, _CURVE_POINTS, of_draws=True)
@@ -142,21 +142,21 @@ class _Curves(NamedTuple):
     of_rows: np.ndarray
 
     def mean(self, target: int) -> np.ndarray:
-        """Mean over draws, [g]."""
+        """Return the mean over draws, [g]."""
         return self.of_draws[..., target] @ self.weight
 
     def band(self, level: float, target: int) -> np.ndarray:
-        """Equal-tailed interval of the draws' curves at each value, [g, 2]."""
+        """Return the equal-tailed interval of the draws' curves at each value, [g, 2]."""
         ends = [(1 - level) / 2, (1 + level) / 2]
         weights = {"weights": self.weight, "method": "inverted_cdf"}
         return np.quantile(self.of_draws[..., target], ends, axis=1, **weights).T
 
 
 def _shown_classes(model: Any, target: Any) -> list[int]:
-    """Places of the classes to draw; [0] for regression."""
+    """Return the places of the classes to draw; [0] for regression."""
     if not model.is_classifier:
         if target is not None:
-            raise ValueError(f"target names a class, and a {type(model).__name__} has none.")
+            raise ValueError(f"target must be None for a {type(model).__name__}: no classes.")
         return [0]
     if target is None:
         num_classes = len(model.classes_)
@@ -190,7 +190,7 @@ def _strongest_levels(places: Places, curves: _Curves) -> tuple[Places, _Curves]
 
 
 def _predictor(model: Any) -> tuple[Any, np.ndarray]:
-    """Make a function from a matrix to the means of each draw, [s, m, ...]; and weights [s]."""
+    """Make a function from a matrix to the means of each draw, [s, m, ...], and weights [s]."""
     posterior = model.posterior_
     if model.trees_are == "sums":
         size = posterior.variance.size

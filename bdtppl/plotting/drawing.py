@@ -1,4 +1,4 @@
-"""Drawing one tree on given axes: branches, rules at the splits, a row of leaves, a legend."""
+"""Draw one tree on given axes: branches, rules at the splits, a row of leaves, a legend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LEAF_WIDTH = 0.84  # of the distance between two leaves
+_LEAF_WIDTH = 0.84  # share of the distance between two leaves
 _WIDEST_LEAF = 72.0  # points
-_LEAST_PITCH = 52.0  # points between leaves, where the figure may grow
+_LEAST_PITCH = 52.0  # points between leaves, if the figure may grow
 _LEAST_WIDTH = 270.0  # points
 _WIDEST_FIGURE = 30 * 72.0  # points
 _LEAF_LINES = 2.6  # lines of text below a leaf, with their distance
 _WRAPS = (20, 14, 10)  # characters
 _OUTLINE_POINTS = 72.0  # an inch
-_ROUNDING_POINTS = 1.0  # points that keep rounding from making a figure too small for its text
+_ROUNDING_POINTS = 1.0  # points that prevent rounding from making a figure too small for its text
 
 
 @dataclass(frozen=True, eq=False)
 class TreeDrawing:
-    """A single tree with everything that is drawn of it; k slots.
+    """A single tree with everything to draw of it; k slots.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class TreeDrawing:
     rules
         Condition in each slot that is a split, [k].
     yes_is_left
-        bool [k]; whether rows that meet it go left.
+        bool [k]; whether rows that satisfy it go left.
     leaf_text
         What to print below each slot that is a leaf, [k].
     leaves
@@ -50,7 +50,7 @@ class TreeDrawing:
     leaves: ClassPanels | PlainLeaves | RealPanels
 
     def size(self) -> tuple[float, float]:
-        """Width and height in points at which text has its usual size."""
+        """Return the width and height in points at which text has its usual size."""
         layout, leaves = self._layout(_WRAPS[0]), self.leaves
         pitch = max(_LEAST_PITCH, layout.pitch(FONT_SIZE))
         width = pitch * len(layout.leaves) + leaves.margin + _ROUNDING_POINTS
@@ -68,7 +68,7 @@ class TreeDrawing:
         line = LINE_SPACING * font_size
         num_leaves = len(layout.leaves)
 
-        # A few leaves stand in the middle, no farther apart than what still looks like one tree.
+        # A few leaves are centred, no farther apart than still looks like one tree.
         room = width - leaves.margin
         pitch = min(room / num_leaves, max(2 * _WIDEST_LEAF, layout.pitch(font_size)))
         spare = room / pitch - num_leaves
@@ -98,7 +98,7 @@ class TreeDrawing:
         return Layout.of(self.tree, self.rules, self.leaf_text, wrap_at=wrap_at)
 
     def _end_height(self, layout: Layout, width: float, font_size: float) -> float:
-        """Points above the root and below the lowest level of splits."""
+        """Return the points above the root and below the lowest level of splits."""
         lines = layout.num_lines(0) / 2 + 0.6 + _LEAF_LINES
         return (
             lines * LINE_SPACING * font_size
@@ -124,7 +124,7 @@ class TreeDrawing:
 def _draw_branches(
     ax: "Axes", layout: Layout, y: np.ndarray, font_size: float, yes_is_left: np.ndarray
 ) -> None:
-    """Draw the lines from each split to its children, and say which one is for whom."""
+    """Draw the lines from each split to its children, labelled yes and no."""
     tree, line = layout.tree, LINE_SPACING * font_size
     for slot in layout.splits:
         turn = y[slot] - (layout.num_lines(slot) / 2 + 0.9) * line
@@ -179,7 +179,7 @@ def _draw_splits(ax: "Axes", layout: Layout, y: np.ndarray, font_size: float) ->
 
 def _draw_leaf_text(ax: "Axes", layout: Layout, bottom: float, font_size: float) -> None:
     for slot, text in zip(layout.leaves, layout.leaf_text, strict=True):
-        # Line by line, since a text of two lines would hang from the taller of its letters.
+        # Each line separately, since a text of two lines would be aligned by its taller letters.
         for index, line in enumerate(text.split("\n")):
             ax.text(
                 layout.x[slot],

@@ -1,4 +1,4 @@
-"""Figures of the evidence as a function of one number of the model."""
+"""Figures of the evidence as a function of one hyperparameter."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from bdtppl.plotting.colours import ACCENT, INK, LINE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDE = 50.0  # ratio of values from which on they are drawn on a log scale
+_WIDE = 50.0  # ratio of values from which a log scale is used
 
 
 def plot_evidence(
@@ -22,8 +22,9 @@ def plot_evidence(
 ) -> "Axes":
     """Draw the exact log evidence against a hyperparameter of the prior or of the leaves.
 
-    All else stays as it was fitted. The chart of subproblems does not depend on these numbers and
-    is scored anew, so a value costs little. A tenth of a nat is nothing; a few nats are evidence.
+    All other settings are those of the fit. The chart of subproblems does not depend on the
+    hyperparameters and is rescored, so a value costs little. A tenth of a nat is negligible; a few
+    nats are evidence.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def plot_evidence(
     TypeError
         If the model's posterior is not exact.
     ValueError
-        If there is no such number in the model, or it cannot have one of the values.
+        If the model has no such hyperparameter, or it cannot have one of the values.
 
     Examples
     --------
@@ -61,7 +62,7 @@ def plot_evidence(
     if model.exact_ is None:
         raise TypeError(
             f"plot_evidence needs the exact posterior; a {type(model).__name__} would have to be "
-            f"fitted again for each value."
+            "refitted for each value."
         )
     part, name, current = _find(model, parameter)
     values = np.unique(np.asarray(values, float))
@@ -101,7 +102,7 @@ def plot_evidence(
 
 
 def _find(model: Any, parameter: str) -> tuple[str, str, np.ndarray]:
-    """Split a parameter's name into part and field, and get its current value."""
+    """Split a parameter's name into part and field, and return its current value."""
     part, _, name = parameter.partition("__")
     known = {
         each: sorted(getattr(model, f"{each}_").parameter_support) for each in ("prior", "leaf")

@@ -1,4 +1,4 @@
-"""Forecasts beside what happened: of new rows, or of training rows, each from all others."""
+"""Forecasts beside outcomes: of new rows, or of training rows, each from all others."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ def observed_targets(model: Any, y: Any, num_rows: int) -> np.ndarray:
     Raises
     ------
     ValueError
-        If there is not one for each row, or a class is not known.
+        If the number of targets differs from that of rows, or a class is not known.
     """
     y = np.asarray(y).ravel()
     if len(y) != num_rows:
@@ -41,10 +41,9 @@ class Forecasts:
     log_density
         Log predictive density or probability of the targets, [m].
     cdf
-        Predictive probability of a target of at most the own one, [m]; None for classes.
+        Predictive probability of a target of at most the observed one, [m]; None for classes.
     efficiency
-        Effective share of the draws behind each row's prediction where it was left out, [m]; None
-        where it was not.
+        Effective share of the draws behind each left-out row's prediction, [m]; None for new rows.
     """
 
     y: np.ndarray
@@ -55,15 +54,15 @@ class Forecasts:
 
     @classmethod
     def of(cls, model: Any, X: Any = None, y: Any = None) -> "Forecasts":
-        """Predict rows, or each training row from all others where X is None.
+        """Predict rows, or each training row from all others if X is None.
 
         Raises
         ------
         ValueError
-            If X and y are not given together or do not fit, or training rows cannot be left out.
+            If only one of X and y is given, they do not match, or training rows cannot be left out.
         """
         if (X is None) != (y is None):
-            raise ValueError("X and y belong together: give both, or neither for training rows.")
+            raise ValueError("X and y belong together: pass both, or neither for training rows.")
         if X is None:
             return cls(training_targets(model), *leave_one_out(model.posterior_))
         matrix = model._matrix(X)
@@ -73,7 +72,7 @@ class Forecasts:
         return cls(targets, mixture.mean(), mixture.log_density(targets), cdf)
 
     def of_class(self, model: Any, target: Any) -> tuple[np.ndarray, np.ndarray, str]:
-        """Make forecasts of a yes or no: probabilities [m], outcomes bool [m], and their name.
+        """Make forecasts of a binary outcome: probabilities [m], outcomes bool [m], and their name.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
-"""Where the nodes of a tree lie on the page, and how large its text may be.
+"""The positions of a tree's nodes on the page, and the size of its text.
 
-Horizontally the unit is one leaf: leaves stand evenly from left to right and a parent stands above
-the middle of its children. All leaves hang down to one row at the foot of the figure, so that
-their distributions can be compared; vertically the unit is a typographic point.
+The horizontal unit is one leaf: leaves are evenly spaced from left to right and a parent is above
+the middle of its children. The vertical unit is a typographic point. All leaves are in one row at
+the foot of the figure, so that their distributions can be compared.
 """
 
 import re
@@ -14,10 +14,10 @@ import numpy as np
 
 from bdtppl.models.hard.tree import Tree
 
-FONT_SIZE = 9.0  # points; text is smaller only where it has to be
+FONT_SIZE = 9.0  # points; text is smaller only if necessary
 LINE_SPACING = 1.25  # of the font size
 _SMALLEST_FONT = 1.0
-_HINTING = 1.08  # a screen's letters are whole pixels wide, so that a line may be longer there
+_HINTING = 1.08  # letters on a screen are whole pixels wide, so a line may be longer there
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Layout:
     tree
         The tree, without batch axes.
     x
-        float64 [k]; leaf units: leaves lie at 0, 1, ... from left to right.
+        float64 [k]; leaf units: leaves are at 0, 1, ... from left to right.
     depth
         int32 [k]; splits above each slot.
     leaves
@@ -90,16 +90,16 @@ class Layout:
         return int(self.tree.depth)
 
     def num_lines(self, slot: int) -> int:
-        """Lines of text at a split."""
+        """Count the text lines at a split."""
         return self.labels[slot].count("\n") + 1
 
     def level_height(self, font_size: float) -> float:
-        """Points from one level of splits to the next."""
+        """Return points from one level of splits to the next."""
         lines = max((self.num_lines(slot) for slot in self.splits), default=0)
         return (lines + 3.2) * LINE_SPACING * font_size
 
     def pitch(self, font_size: float) -> float:
-        """Least distance of two leaves, in points, at which no text meets other text or a line."""
+        """Least distance of two leaves, in points, without overlap of text or lines."""
         return font_size * self._unit_pitch
 
     @cached_property
@@ -108,7 +108,7 @@ class Layout:
         half = {slot: text_width(self.labels[slot], 1.0) / 2 for slot in self.splits}
         needed = [text_width(text, 1.0) + gap for text in self.leaf_text]
         for slot in self.splits:
-            # Boxes stay inside the figure, which begins half a leaf before the first one.
+            # Boxes stay inside the figure, which starts half a leaf before the first one.
             inside = min(self.x[slot], len(self.leaves) - 1 - self.x[slot]) + 0.5
             needed.append((half[slot] + gap) / inside)
             for other in self.splits:
@@ -128,7 +128,7 @@ class Layout:
         Parameters
         ----------
         width, height
-            Points that there are.
+            Available points.
         foot_height
             Points below the lowest level of splits as a function of the font size.
         """
@@ -156,7 +156,7 @@ def _leaf_slots(tree: Tree) -> list[int]:
 def wrap(text: str, width: int) -> str:
     """Break a text into lines, after spaces, underscores and slashes if possible.
 
-    A comparison stays beside its number.
+    A comparison is not separated from its number.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def wrap(text: str, width: int) -> str:
 
 
 def text_width(text: str, font_size: float) -> float:
-    """Width in points that the longest line of a text may have, in the default font."""
+    """Return the longest line width of a text in points, in the default font."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

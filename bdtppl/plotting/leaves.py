@@ -1,7 +1,7 @@
 """Panels with a leaf's distribution in figures of trees: one class for each kind of target.
 
-Each class draws one row of leaves at the foot of a tree and knows the space it needs. Coordinates
-are those of `bdtppl.plotting.layout`: leaves along x, points along y.
+Each class draws one row of leaves at the foot of a tree and computes the space it needs.
+Coordinates are those of `bdtppl.plotting.layout`: leaves along x, points along y.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from bdtppl.plotting.layout import text_width
 
 @dataclass(frozen=True)
 class PlainLeaves:
-    """Leaves of which nothing is known: empty boxes, without a legend."""
+    """Leaves without known distributions: empty boxes, without a legend."""
 
-    margin = 0.0  # points that are needed left of the leaves
-    usual_height = 12.0  # points that the row of leaves takes where there is room
+    margin = 0.0  # points needed left of the leaves
+    usual_height = 12.0  # points that the row of leaves uses if there is room
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 1.2 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
@@ -66,15 +66,15 @@ class ClassPanels:
     probability: np.ndarray
     names: Sequence[str]
 
-    margin = 0.0  # points that are needed left of the leaves
-    usual_height = 12.0  # points that the row of leaves takes where there is room
+    margin = 0.0  # points needed left of the leaves
+    usual_height = 12.0  # points that the row of leaves uses if there is room
 
     def text(self, slot: int) -> str:
-        """Name the most probable class; the legend has all of its name."""
+        """Return the most probable class, shortened; the legend has the full name."""
         return shortened(self.names[int(self.probability[slot].argmax())])
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 1.2 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
@@ -106,20 +106,20 @@ class ClassPanels:
             ax.add_patch(frame)
 
     def legend_columns(self, width: float, font_size: float) -> int:
-        """Entries of the legend that fit side by side in a width in points."""
+        """Return entries of the legend that fit side by side in a width in points."""
         entry = max(text_width(name, font_size) for name in self.names) + 4 * font_size
         return int(np.clip(width // entry, 1, len(self.names)))
 
     def legend_height(self, width: float, font_size: float) -> float:
-        """Points that the legend needs in a figure of a width in points."""
+        """Return points that the legend needs in a figure of a width in points."""
         rows = -(-len(self.names) // self.legend_columns(width, font_size))
         return (1.6 * rows + 0.8) * font_size
 
     def legend(self, ax, width: float, font_size: float) -> None:
-        """Name the colours at the foot of the axes."""
+        """Draw the legend of colours at the foot of the axes."""
         from matplotlib.patches import Patch
 
-        # The names are set afterwards because a legend leaves out those that begin with "_".
+        # The names are set afterwards because a legend omits those that begin with "_".
         legend = ax.legend(
             handles=[Patch(**class_style(index)) for index in range(len(self.names))],
             labels=[str(index) for index in range(len(self.names))],
@@ -157,21 +157,21 @@ class RealPanels:
     level: float
     limits: tuple[float, float]
 
-    margin = 44.0  # points that are needed left of the leaves
-    usual_height = 90.0  # points that the row of leaves takes where there is room
+    margin = 44.0  # points needed left of the leaves
+    usual_height = 90.0  # points that the row of leaves uses if there is room
 
     def text(self, slot: int) -> str:
-        """Print the mean with as many decimals as the scale deserves."""
+        """Write the mean with decimals to suit the scale."""
         decimals = max(0, 2 - int(np.floor(np.log10(self.limits[1] - self.limits[0]))))
         mean = self.mean[slot]
         return number(mean) if decimals == 0 or decimals > 6 else f"{mean:.{decimals}f}"
 
     def height(self, font_size: float) -> float:
-        """Points that the row of leaves needs."""
+        """Return points that the row of leaves needs."""
         return 6 * font_size
 
     def draw(self, ax, slots, x, half_width, bottom, height, font_size) -> None:
-        """Draw an interval and a mean for each leaf, in axes of their own inside the given ones."""
+        """Draw an interval and a mean for each leaf, in separate axes inside the given ones."""
         from matplotlib.patches import Rectangle
 
         start, right = -0.5, ax.get_xlim()[1]
@@ -206,11 +206,11 @@ class RealPanels:
             )
 
     def legend_height(self, width: float, font_size: float) -> float:
-        """Points that the legend needs in a figure of a width in points."""
+        """Return points that the legend needs in a figure of a width in points."""
         return 2.4 * font_size
 
     def legend(self, ax, width: float, font_size: float) -> None:
-        """Say at the foot of the axes what the bars are."""
+        """Explain the bars at the foot of the axes."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 

@@ -22,9 +22,9 @@ def plot_partitions(
 
     Each panel is a feature, the most probable ones first: a point for every rule, at its threshold,
     and the dashed line for the trivial partition, which makes the node a leaf. A ring marks the
-    rule that the tree takes, which is not the highest point where it looked ahead; where the tree
-    takes a hyperplane the legend says so. The title gives the
-    probability of all rules of the feature together (Nuti et al. 2021, section 3 and Figure 2(a)).
+    tree's rule, which may not be the highest point after lookahead; if the tree splits by a
+    hyperplane, the legend states this. The title gives the probability of all rules of the feature
+    together (Nuti et al. 2021, section 3 and Figure 2(a)).
 
     Parameters
     ----------
@@ -34,8 +34,7 @@ def plot_partitions(
         Slot of the node in ``map_tree_``; 0 is the root.
     axes
         Axes to draw on, one for each feature to show. Default: those of a new figure, for the four
-        most probable features. The last one shows the feature that the tree takes, if no other
-        does.
+        most probable features. The last one shows the tree's feature, if no other does.
 
     Returns
     -------
@@ -45,7 +44,7 @@ def plot_partitions(
     Raises
     ------
     TypeError
-        If the model is no greedy modal tree.
+        If the model is not a greedy modal tree.
     ValueError
         If the tree has no such node.
 
@@ -59,10 +58,7 @@ def plot_partitions(
     (4, 'x3: probability 0.66')
     """
     if model.partition_log_probabilities is None:
-        raise TypeError(
-            "plot_partitions draws the partitions that a greedy modal tree chose from; "
-            f"got {type(model).__name__}."
-        )
+        raise TypeError(f"plot_partitions needs a greedy modal tree; got {type(model).__name__}.")
     partitions = model.partition_log_probabilities(node)
     order = np.argsort(-partitions.log_feature, kind="stable")
     order = order[np.isfinite(partitions.log_feature[order])]
@@ -90,7 +86,7 @@ def plot_partitions(
         ax.set_xlabel("threshold")
     drawn[0].set_ylabel("log probability")
     if taken >= len(partitions.log_feature):
-        drawn[0].plot([], [], linestyle="none", label="the tree takes a hyperplane")
+        drawn[0].plot([], [], linestyle="none", label="the tree uses a hyperplane")
     elif taken >= 0:
         drawn[0].plot([], [], label="the tree's rule", **_RING)
     drawn[0].legend(frameon=False, fontsize="small", labelcolor=INK)
@@ -98,7 +94,7 @@ def plot_partitions(
 
 
 def _panels(axes: "Sequence[Axes] | None", most: int) -> np.ndarray:
-    """Make axes side by side, or take those that are given; at most so many."""
+    """Make axes side by side, or use the given ones; at most the given number."""
     if axes is not None:
         return np.array(axes, object).ravel()[:most]
     import matplotlib.pyplot as plt

@@ -38,9 +38,9 @@ def plot_predictive(
 ) -> "Axes":
     """Draw the posterior predictive mean and bands of a fitted regressor, and data.
 
-    With one column in the table, or one that ``feature`` names, the horizontal axis is that column
-    over its range (a category: its levels), the other columns being held. Otherwise it is the rank
-    of the rows in the order of their predictive means, and the legend gives the share of observed
+    If the table has one column, or ``feature`` names one, the horizontal axis is that column over
+    its range (a category: its levels), with the other columns fixed. Otherwise it is the rank of
+    the rows in the order of their predictive means, and the legend gives the share of observed
     targets inside each band.
 
     Parameters
@@ -51,16 +51,16 @@ def plot_predictive(
         Rows of a table like the one that the model was fitted with, [m, columns]. Default: the
         training rows.
     y
-        Their targets, [m]; without them no points are drawn. Default: the training targets, where
-        X is not given.
+        Their targets, [m]; without them no points are drawn. Default: the training targets, if X is
+        not given.
     feature
         Column that varies, by name or position.
     levels
         Probabilities of the equal-tailed bands.
     at
-        Values at which the other columns are held: a mapping from names, or a row of the table.
-        Default, and for columns that the mapping leaves out: the median of the training rows, or
-        the most frequent level of a category.
+        Values of the fixed columns: a mapping from names, or a row of the table. Default, also for
+        columns missing from the mapping: the median of the training rows, or the most frequent
+        level of a category.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -102,7 +102,7 @@ def plot_predictive(
     elif at is None:
         view = _along_ranks(model, rows, y, levels)
     else:
-        raise ValueError("at holds the columns beside a feature: name the feature too.")
+        raise ValueError("at fixes the columns other than a feature: set feature too.")
     ax = prepared(ax)
     _draw_bands(ax, view)
     return ax
@@ -121,7 +121,7 @@ class _View:
     bands, band_labels
         By level, ascending: [g, 2], and text.
     points
-        Where the observed targets stand, and they, [2, m]; or None.
+        Positions of the observed targets and their values, [2, m]; or None.
     points_label, x_label
         Text.
     """
@@ -136,7 +136,7 @@ class _View:
 
 
 def _along_ranks(model: Any, rows: Rows, y: np.ndarray | None, levels: Sequence[float]) -> _View:
-    """See all rows in the order of their means."""
+    """Return the view of all rows in the order of their means."""
     mean, bands = _predict(model, rows.table(), levels)
     order = np.argsort(mean, kind="stable")
     rank = np.arange(1, len(mean) + 1)
@@ -166,7 +166,7 @@ def _along_column(
     at: Mapping[str, Any] | Sequence[Any] | None,
     levels: Sequence[float],
 ) -> _View:
-    """See one column over its range, the others being held."""
+    """Return the view of one column over its range, with the others fixed."""
     held = Rows.of(model).typical() | rows.held(at)
     places = Places.along(model, rows, position, _BAND_POINTS)
     grid = cast(np.ndarray, places.values)  # places along a column have values
@@ -197,7 +197,7 @@ def _along_column(
 def _predict(
     model: Any, table: Mapping[str, np.ndarray], levels: Sequence[float]
 ) -> tuple[np.ndarray, dict[float, np.ndarray]]:
-    """Predictive means [m] and, for each level, intervals [m, 2]."""
+    """Return predictive means [m] and, for each level, intervals [m, 2]."""
     ends = [end for level in levels for end in ((1 - level) / 2, (1 + level) / 2)]
     bands = np.split(model.predict_quantiles(table, ends), len(levels), axis=1)
     return model.predict(table), dict(zip(levels, bands, strict=True))
@@ -223,7 +223,7 @@ def _draw_bands(ax: "Axes", view: _View) -> None:
 
 def _targets(model: Any, X: Any, y: Any) -> np.ndarray | None:
     if X is None and y is not None:
-        raise ValueError("y needs the rows that it belongs to: give X too.")
+        raise ValueError("y requires the rows that it belongs to: pass X too.")
     if X is None:
         return training_targets(model).astype(float)
     return None if y is None else np.asarray(y, float).ravel()

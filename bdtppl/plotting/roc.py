@@ -1,4 +1,4 @@
-"""Receiver operating characteristic of a classifier: what a threshold of its probability finds."""
+"""Receiver operating characteristic of a classifier, over thresholds of its probability."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None" = None) -> "Axes":
-    """Draw the share of a class that is found against the share of the others taken for it.
+    """Draw the true positive rate of a class against its false positive rate.
 
     Each point is a threshold of the class's predictive probability. The area below the curve (AUC)
-    is the probability that a row of the class has a greater one than a row of the others.
+    is the probability that a row of the class is scored higher than a row of the others.
 
     Parameters
     ----------
     model
         A fitted classifier of bdtppl.
     X, y
-        New rows and their labels. Training rows would do worse than they should if each were left
-        out in turn, as that lowers the probability of its own class, and better if they were not.
+        New rows and their labels. Training rows are unsuitable: leaving each out lowers the
+        probability of its own class, and keeping them is optimistic.
     target
-        The class. Default: of two classes the second.
+        The class. Default: the second of two classes.
     ax
         Axes to draw on. Default: those of a new figure.
 
@@ -39,8 +39,8 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
     Raises
     ------
     ValueError
-        If the model is no classifier, there are no rows, there are more than two classes and none
-        is named, or all rows, or none, are of the class.
+        If the model is not a classifier, there are no rows, there are more than two classes and
+        none is named, or all rows, or none, are of the class.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
     """
     check_is_fitted(model)
     if not model.is_classifier:
-        raise ValueError(f"plot_roc draws classes, and a {type(model).__name__} has none.")
+        raise ValueError(f"plot_roc needs a classifier; got a {type(model).__name__}.")
     if target is None:
         if len(model.classes_) != 2:
             raise ValueError(f"target must name one of {len(model.classes_)} classes.")
@@ -63,7 +63,7 @@ def plot_roc(model: Any, X: Any, y: Any, *, target: Any = None, ax: "Axes | None
     forecasts = Forecasts.of(model, X, y)
     probability, happened, _ = forecasts.of_class(model, target)
     if happened.all() or not happened.any():
-        raise ValueError(f"All rows, or none, are of class {target}: there is nothing to tell.")
+        raise ValueError(f"y must have rows inside and outside the class {target}.")
     false_share, true_share, _ = roc_curve(happened, probability)
     ax = prepared(ax, size=(4.8, 4.4), grid="both")
     ax.plot([0, 1], [0, 1], color=LINE, linestyle="--", linewidth=1, label="by chance")

@@ -1,7 +1,7 @@
 """Rows of the table that a model was fitted with, column by column.
 
-A model keeps its training rows as numbers, one feature for each level of a category. A figure needs
-them as their owner knows them: one column for a category, holding its levels.
+A model stores its training rows as numbers, with one feature for each level of a category. A figure
+needs the user's columns: one for a category, with its levels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from bdtppl.models.data.tables import as_level
 from bdtppl.models.wording import number
 from bdtppl.plotting.axes import shortened
 
-_NAMED_COLUMNS = 4  # that are held; more are only counted
+_NAMED_COLUMNS = 4  # fixed columns that are named; more are only counted
 
 
 def training_targets(model: Any) -> np.ndarray:
-    """Get the targets that a model was fitted with, class indices for classification, [n]."""
-    # An exact posterior knows the targets without drawing trees.
+    """Return the targets that a model was fitted with, class indices for classification, [n]."""
+    # An exact posterior provides the targets without drawing trees.
     return np.asarray((model.exact_ or model.posterior_).y)
 
 
 def class_index(model: Any, label: Any, argument: str = "target") -> int:
-    """Find a class of a classifier by its label, the value of an argument.
+    """Return the index of a class of a classifier, named by an argument.
 
     Raises
     ------
@@ -51,7 +51,7 @@ class Rows:
         For each column float64 [m], or object [m] with the levels of a category as text; missing
         values are NaN and None.
     weights
-        Integers [m]: how often a row is repeated; None for once.
+        Integers [m]: multiplicity of each row; None for 1.
     levels
         Levels of the categories by name.
     """
@@ -63,7 +63,7 @@ class Rows:
 
     @classmethod
     def of(cls, model: Any, X: Any = None) -> "Rows":
-        """Read rows as a model reads them; its training rows where X is None."""
+        """Read rows as a model reads them; its training rows if X is None."""
         columns = model.schema_.columns
         if X is None:
             matrix, weights = model._training_rows()
@@ -82,23 +82,23 @@ class Rows:
         return len(self.columns[0])
 
     def table(self) -> dict[str, np.ndarray]:
-        """Name the columns, for a model to predict: it need not have kept all of its table's."""
+        """Return a table with named columns for a model, which may not have stored all columns."""
         return dict(zip(self.names, self.columns, strict=True))
 
     def take(self, chosen: np.ndarray) -> "Rows":
-        """Keep some rows, by their places."""
+        """Select rows by their places."""
         weights = None if self.weights is None else self.weights[chosen]
         columns = [values[chosen] for values in self.columns]
         return replace(self, columns=columns, weights=weights)
 
     def with_value(self, position: int, value: Any) -> "Rows":
-        """Give all rows one value of a column."""
+        """Set one value of a column in all rows."""
         columns = list(self.columns)
         columns[position] = np.full(len(self), value, columns[position].dtype)
         return replace(self, columns=columns)
 
     def position(self, feature: str | int) -> int:
-        """Find a column by its name or position."""
+        """Return the place of a column, given by name or position."""
         if isinstance(feature, str) and feature in self.names:
             return self.names.index(feature)
         if isinstance(feature, int | np.integer) and not isinstance(feature, bool):
@@ -111,9 +111,9 @@ class Rows:
         )
 
     def typical(self) -> dict[str, Any]:
-        """Median of each numeric column, the lower one of two, and most frequent level of others.
+        """Lower median of each numeric column and the mode of each categorical column.
 
-        Missing values do not count; a column without values gives a missing value.
+        Missing values are ignored; a column without values gives a missing value.
         """
         return {
             name: _typical(values, self.weights)
@@ -121,7 +121,7 @@ class Rows:
         }
 
     def held(self, at: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
-        """Name the values at which a user holds columns."""
+        """Return the names of the fixed columns with their values."""
         if at is None:
             return {}
         if not isinstance(at, Mapping):
@@ -133,16 +133,16 @@ class Rows:
             at = dict(zip(self.names, at, strict=True))
         unknown = [name for name in at if name not in self.names]
         if unknown:
-            raise ValueError(f"at names {unknown[0]!r}, which is no column of the table.")
+            raise ValueError(f"at must name columns of the table; got {unknown[0]!r}.")
         return {name: self._read(name, value) for name, value in at.items()}
 
     def held_text(self, held: Mapping[str, Any], shown: Sequence[int]) -> str:
-        """Say below the name of an axis at what values the columns that are not shown are held."""
+        """Describe, below the name of an axis, the values of the fixed columns."""
         others = [name for place, name in enumerate(self.names) if place not in shown]
         if not others:
             return ""
         if len(others) > _NAMED_COLUMNS:
-            return f"\n({len(others)} other columns held)"
+            return f"\n({len(others)} other columns fixed)"
         values = (f"{shortened(name, 20)} = {shortened(_text(held[name]), 12)}" for name in others)
         return f"\n(at {', '.join(values)})"
 
@@ -155,16 +155,14 @@ class Rows:
             level = as_level(value, levels)
             if level not in levels:
                 raise ValueError(
-                    f"at gives {name!r} a value that is none of its levels: level {level!r} was "
-                    f"not seen when the model was fitted; they are {', '.join(levels[:10])}."
+                    f"at must give {name!r} one of its levels: {level!r} was not seen when the "
+                    f"model was fitted; they are {', '.join(levels[:10])}."
                 )
             return level
         try:
             return np.nan if value is None else float(value)
         except (TypeError, ValueError):
-            raise ValueError(
-                f"at gives {name!r} the value {value!r}; a number is needed."
-            ) from None
+            raise ValueError(f"at must give {name!r} a number; got {value!r}.") from None
 
 
 def _values(column: Column, matrix: np.ndarray) -> np.ndarray:

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 _ROW = 0.62  # inches
 _GLYPH = 0.8  # width of the largest drawing of a topology, in inches
-_BAND = 2.0  # standard errors that error bars reach to each side
-_FAR = 10.0  # nats below the best from which on evidence is written in place of drawn
+_BAND = 2.0  # length of error bars to each side in standard errors
+_FAR = 10.0  # nats below the best one from which evidence is written instead of drawn
 
 
 def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the log evidence of the most probable topologies of soft trees, and their probabilities.
+    """Draw the log evidence and the probabilities of the most probable topologies of soft trees.
 
-    One row a topology, its shape at the left, with error bars of two standard errors (Figure 1 of
-    Cochrane et al. 2024). Evidence is that of a topology alone; the probability weighs it with the
-    topology's prior. Arrows at the left end stand for evidence far below. Where the sampler gives
-    no evidence, probabilities are drawn as bars.
+    Each row is a topology, with its shape at the left and error bars of two standard errors (Figure
+    1 of Cochrane et al. 2024). The evidence of a topology excludes its prior, which its probability
+    includes. Arrows at the left end mark evidence far below. Probabilities are bars if the sampler
+    does not estimate the evidence.
 
     Parameters
     ----------

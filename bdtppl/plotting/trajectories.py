@@ -1,4 +1,4 @@
-"""Figures of chains: how probable their trees are, step by step."""
+"""Figures of chains: the probability of their trees, step by step."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the log likelihood of each chain's tree against its steps, warm-up included.
 
-    Of soft trees it is the log joint density, whose parameters are part of the chain. Chains that
-    agree run into one band; one that stays above or below the others has not found their trees
+    Soft trees have the log joint density instead, whose parameters are part of the chain. Chains
+    that agree form one band; a chain that stays above or below the others has not found their trees
     (Angelopoulos and Cussens 2005, Figures 6 to 8).
 
     Parameters
@@ -47,7 +47,7 @@ def plot_trajectories(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     check_is_fitted(model)
     if model.trajectory_ is None:
         raise TypeError(
-            f"plot_trajectories draws Markov chains; a {type(model).__name__} has none."
+            f"plot_trajectories needs a model with Markov chains; got a {type(model).__name__}."
         )
     ax = prepared(ax)
     for chain, values in enumerate(model.trajectory_):

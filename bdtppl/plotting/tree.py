@@ -22,7 +22,7 @@ from bdtppl.plotting.leaves import ClassPanels, PlainLeaves, RealPanels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COVERED = 0.9  # of the predictive intervals at the leaves of a regression tree
+_COVERED = 0.9  # probability of the predictive intervals at the leaves of a regression tree
 _WIDEST_ROW = 20 * 72.0  # points
 _TITLE_HEIGHT = 30.0  # points above the axes
 _TITLE_SIZE = FONT_SIZE + 2
@@ -40,23 +40,23 @@ def plot_tree(
 ) -> "Axes":
     """Draw one of the most probable trees of a fitted estimator, or a bare tree.
 
-    Each split shows a condition; rows that meet it go to the "yes" side, which is the left one
-    except where the condition is a level of a category. Each leaf shows what is predicted there and
-    its number of training rows: for classification a bar of predictive class probabilities and the
-    most probable class, for regression the mean and the 90 % interval of the predictive
-    distribution, on a scale that all leaves share.
+    Each split shows a condition; rows that satisfy it go to the "yes" side, which is the left one
+    unless the condition is a level of a category. Each leaf shows its prediction and its number of
+    training rows. Classification: a bar of predictive class probabilities and the most probable
+    class. Regression: the mean and the 90 % interval of the predictive distribution, on a scale
+    that all leaves share.
 
     Parameters
     ----------
     model
-        A fitted classifier or regressor of bdtppl; or a `Tree`, which does not know what its leaves
-        predict: they show their slots (see `bdtppl.models.hard.tree.route`).
+        A fitted classifier or regressor of bdtppl; or a `Tree`, whose leaves have no predictions
+        and show their slots (see `bdtppl.models.hard.tree.route`).
     rank
         Which tree: 0 is the most probable one.
     names
         Names of a bare tree's features; default x0, x1, ...
     by
-        What is ranked, as ``model.k_best`` does: "tree", or "partition" of the training rows.
+        What is ranked, as in ``model.k_best``: "tree", or "partition" of the training rows.
     ax
         Axes to draw on; text shrinks until it fits. Default: those of a new figure that is as large
         as the tree needs.
@@ -71,8 +71,8 @@ def plot_tree(
     TypeError
         If the model has soft trees.
     ValueError
-        If rank is negative or there are not that many trees, or names are given for an estimator or
-        are too few for a tree.
+        If rank is negative or too large, or names are given for an estimator or are too few for a
+        tree.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def plot_tree(
     if isinstance(model, Tree):
         return _plot_bare(model, rank, names, ax)
     if names is not None:
-        raise ValueError("names are for a bare tree; an estimator knows those of its features.")
+        raise ValueError("names requires a bare tree; an estimator has its own names of features.")
     _require_hard(model)
     require_integer("rank", rank, 0)
     ranked = model.k_best(rank + 1, by=by)
@@ -118,24 +118,24 @@ def plot_structures(
     model
         A fitted classifier or regressor of bdtppl.
     k
-        Number of trees; fewer are drawn where there are fewer.
+        Number of trees; fewer are drawn if there are fewer.
     by
-        "partition" draws one tree for all whose leaves hold the same training rows, with the
-        probability of those that ``model.k_best(k, by="partition")`` lists; "tree" draws each tree
-        by itself. Default: by partition, and by tree where the training rows were not kept.
+        "partition" draws one tree for all whose leaves contain the same training rows, with the
+        probability from ``model.k_best(k, by="partition")``; "tree" draws each tree by itself.
+        Default: "partition", or "tree" if the training rows were not stored.
     axes
         k axes to draw on. Default: those of a new figure, in as many rows as they need.
 
     Returns
     -------
     numpy.ndarray
-        The axes, one for each tree that was drawn, the most probable one first; each has the tree's
-        probability as title, and the first one the legend.
+        The axes, one for each tree that was drawn, the most probable one first. Titles are the
+        trees' probabilities; the first axes have the legend.
 
     Raises
     ------
     TypeError
-        If a tree is given in place of an estimator, or the model has soft trees.
+        If a tree is given instead of an estimator, or the model has soft trees.
     ValueError
         If k is less than 1 or the number of axes is not k.
 
@@ -152,7 +152,7 @@ def plot_structures(
     require_integer("k", k)
     given = None if axes is None else np.array(axes, object).ravel()
     if given is not None and len(given) != k:
-        raise ValueError(f"axes must hold k = {k} axes; got {len(given)}.")
+        raise ValueError(f"axes must contain k = {k} axes; got {len(given)}.")
     ranked = model.k_best(k, by=model.grouping if by is None else by)
     drawings = _drawings(model, ranked)
     titles = [
@@ -167,9 +167,9 @@ def plot_structures(
 
 
 def _plot_bare(tree: Tree, rank: int, names: Sequence[str] | None, ax: "Axes | None") -> "Axes":
-    """Draw a tree of which nothing but its rules is known."""
+    """Draw a tree of which only the rules are known."""
     if tree.batch_shape:
-        raise ValueError(f"A bare tree must be one; got a batch of shape {tree.batch_shape}.")
+        raise ValueError(f"tree must be a single tree; got a batch of shape {tree.batch_shape}.")
     if rank != 0:
         raise ValueError(f"rank must be 0 for a bare tree; got {rank}.")
     num_features = int(tree.feature.max()) + 1
@@ -211,12 +211,12 @@ def _drawings(model: Any, ranked: RankedTrees) -> list[TreeDrawing]:
 
 
 def _yes_is_left(design: Design, tree: Tree) -> np.ndarray:
-    """Where rows that meet the printed rule go left, bool [k]: not at a level of a category."""
+    """Return whether rows that satisfy the printed rule go left, bool [k]."""
     return (tree.feature < 0) | ~design.is_indicator[tree.feature]
 
 
 def _rule(schema: Schema, design: Design, tree: Tree, slot: int) -> str:
-    """Say what sends a row to the "yes" side of a split."""
+    """Write the condition for the "yes" side of a split."""
     is_left = bool(_yes_is_left(design, tree)[slot])
     split = tree.split(slot)
     rule = split.text(is_left, design.names, design=design, schema=schema)
@@ -233,7 +233,7 @@ def _class_leaves(model: Any, ranked: RankedTrees) -> list[ClassPanels]:
 
 
 def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealPanels]:
-    """Means and intervals of all trees, on a scale that holds all of them."""
+    """Return means and intervals of all trees, and a scale that contains all of them."""
     is_leaf = ranked.trees.is_leaf
     num_leaves = int(is_leaf.sum())
     alone = csr_array(eye_array(num_leaves))
@@ -249,7 +249,7 @@ def _real_leaves(model: Any, ranked: RankedTrees) -> list[RealPanels]:
 
 
 def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndarray:
-    """Axes of a new figure in which each tree and its title have the room that they need."""
+    """Make axes of a new figure with enough room for each tree and its title."""
     import matplotlib.pyplot as plt
 
     sizes = np.array([drawing.size() for drawing in drawings])
@@ -285,20 +285,17 @@ def _new_axes(drawings: Sequence[TreeDrawing], titles: Sequence[str]) -> np.ndar
 
 def _require_estimator(model: Any) -> None:
     if isinstance(model, Tree):
-        raise TypeError(
-            "model must be a fitted estimator, which has trees to compare; got a Tree, which "
-            "plot_tree draws."
-        )
+        raise TypeError("model must be a fitted estimator; got a Tree, which plot_tree draws.")
     _require_hard(model)
 
 
 def _require_hard(model: Any) -> None:
     if model.trees_are == "soft":
         raise TypeError(
-            f"Hard trees are drawn; a {type(model).__name__} has soft ones: use plot_topologies."
+            f"Hard trees are needed; a {type(model).__name__} has soft ones: use plot_topologies."
         )
     if model.trees_are == "sums":
         raise TypeError(
-            f"Single trees are drawn; a {type(model).__name__} has sums of many: use "
-            f"plot_partial_dependence."
+            f"Single trees are needed; a {type(model).__name__} has sums of many: use "
+            "plot_partial_dependence."
         )

@@ -1,4 +1,4 @@
-"""Reports of fits: one page of HTML that explains a posterior to somebody who was not there."""
+"""Reports of fits: one page of HTML that explains a posterior to a reader new to the analysis."""
 
 from bdtppl.report.page import write_report
 

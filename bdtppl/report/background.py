@@ -22,8 +22,8 @@ from bdtppl.report.words import (
 from bdtppl.summary import evidence_in_words, size_in_words
 
 _MOST_COLUMNS = 40
-_SWEPT = ("log_phi", "alpha", "p", "rate", "beta")  # numbers of priors, the first one that there is
-_LARGEST_CHART = 200_000  # productions that are scored again and again
+_SWEPT = ("log_phi", "alpha", "p", "rate", "beta")  # hyperparameters; the first found is drawn
+_LARGEST_CHART = 200_000  # productions that are cheap to rescore repeatedly
 
 
 def data(subject: Subject) -> Iterator[Block]:
@@ -36,7 +36,7 @@ def data(subject: Subject) -> Iterator[Block]:
     yield Text(f"{used} used to learn {subject.target}.")
     if "pseudo_weight" in summary:
         total = number(summary["pseudo_weight"])
-        yield Text(f"Weights are no counts and add up to {total}: this is a pseudo-likelihood.")
+        yield Text(f"Weights are not counts and sum to {total}: this is a pseudo-likelihood.")
     if subject.classes is not None:
         counts = np.bincount(y, weights, minlength=len(subject.classes))
         shares = (counts / counts.sum()).tolist()
@@ -45,7 +45,7 @@ def data(subject: Subject) -> Iterator[Block]:
             for name, count, share in zip(subject.classes, counts, shares, strict=True)
         ]
         head = [subject.target, "rows", "share"]
-        yield ReportTable("The classes and how many rows each has.", head, cells, shares)
+        yield ReportTable("The classes and their numbers of rows.", head, cells, shares)
     else:
         quartiles = np.quantile(y, [0.25, 0.5, 0.75], weights=weights, method="inverted_cdf")
         mean = np.average(y, weights=weights)
@@ -61,7 +61,7 @@ def data(subject: Subject) -> Iterator[Block]:
         [str(name), *_column_in_words(values, repeats)]
         for name, values in zip(rows.names, rows.columns, strict=True)
     ]
-    caption = "The columns that the model may look at."
+    caption = "The columns that the model may split on."
     if len(cells) > _MOST_COLUMNS:
         caption += f" {len(cells) - _MOST_COLUMNS} more are not listed."
     yield ReportTable(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
@@ -80,7 +80,7 @@ def _column_in_words(values: np.ndarray, repeats: np.ndarray) -> list[str]:
 
 
 def assumptions(subject: Subject) -> Iterator[Block]:
-    """Say what is assumed, and how the posterior was computed."""
+    """Describe the assumptions, and how the posterior was computed."""
     model = subject.model
     yield Text(inference_in_words(model))
     if model.trees_are == "sums":
@@ -104,7 +104,7 @@ def assumptions(subject: Subject) -> Iterator[Block]:
         limits = constraints_in_words(model.constraints_)
         if limits:
             yield Text(" ".join(limits))
-    yield Code("How to fit it again", subject.command or _in_python(model))
+    yield Code("How to repeat the fit", subject.command or _in_python(model))
 
 
 def _in_python(model: Any) -> str:
@@ -115,7 +115,10 @@ def _in_python(model: Any) -> str:
     chosen = getattr(model, "chosen", None)
     if chosen:
         settings = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
-        lines += ["", f"# What the fit chose by itself, for a fit without that search: {settings}"]
+        lines += [
+            "",
+            f"# Settings that the fit chose itself, for a fit without that search: {settings}",
+        ]
     return "\n".join(lines)
 
 
@@ -144,7 +147,7 @@ def _cuts_in_words(model: Any) -> str:
 
 
 def evidence(subject: Subject) -> Iterator[Block]:
-    """Say how probable the data are under the model."""
+    """Report how probable the data are under the model."""
     summary, model = subject.summary, subject.model
     facts = {}
     said = evidence_in_words(summary, " ± {:.3f} (standard error)")
@@ -162,21 +165,21 @@ def evidence(subject: Subject) -> Iterator[Block]:
         facts["expected number of leaves"] = f"{summary['expected_leaves']:.2f}"
     if "log evidence" in facts and not model.posterior_.has_pointwise_likelihood:
         yield Text(
-            "The log evidence compares topologies of this model; the compound likelihood is no law "
-            "of the labels, so it compares no other models."
+            "The log evidence compares topologies of this model; the compound likelihood is not a "
+            "distribution of the labels, so other models cannot be compared by it."
         )
     elif "log evidence" in facts and summary.get("log_evidence") is None:
         yield Text(
             "The log evidence, the log probability of all targets under the model before any of "
-            "them was seen, is not known. It is at least what the trees found have together; how "
-            "much more it is cannot be told, so that models cannot be compared by this bound."
+            "them was seen, is not known. It is at least the sum over the trees found; the "
+            "difference is unknown, so models cannot be compared by this bound."
         )
     elif said.startswith("between"):
         yield Text(
             "The log evidence, the log probability of all targets under the model before any of "
-            "them was seen, lies between two bounds: that of the trees that the search has summed "
-            "over, and the most that all others add. Models of the same data can be compared "
-            "where their bounds do not overlap."
+            "them was seen, is between two bounds: the sum over the trees that the search visited, "
+            "and that sum plus a bound on all others. Models of the same data can be compared if "
+            "their bounds do not overlap."
         )
     elif "log evidence" in facts:
         yield Text(
@@ -185,7 +188,7 @@ def evidence(subject: Subject) -> Iterator[Block]:
             "by 3 is 20 times as probable, if both were equally probable before."
         )
     else:
-        yield Text("This way of getting at the posterior does not give the evidence.")
+        yield Text("This inference does not compute the evidence.")
     if facts:
         yield Facts(facts)
     name = _swept(model)
@@ -193,14 +196,14 @@ def evidence(subject: Subject) -> Iterator[Block]:
         yield picture(
             partial(plot_evidence, model, f"prior__{name}", _around(model, name)),
             f"Log evidence as a curve over values of {name}.",
-            f"Log evidence for other values of the prior's {name}, all else being as it is. A flat "
-            f"curve says that the choice matters little; a peak far from the dashed line says "
-            f"that the data would have it otherwise.",
+            f"Log evidence for other values of the prior's {name}, all else being equal. A flat "
+            "curve means that the choice matters little; a peak far from the dashed line means "
+            "that the data favour another value.",
         )
 
 
 def _swept(model: Any) -> str | None:
-    """Name the number of the prior whose evidence is drawn, where that is cheap."""
+    """Name the hyperparameter of the prior whose evidence is drawn, if that is cheap."""
     if model.exact_ is None or model.exact_.num_rules > _LARGEST_CHART:
         return None
     support = model.prior_.parameter_support
@@ -208,7 +211,7 @@ def _swept(model: Any) -> str | None:
 
 
 def _around(model: Any, name: str) -> np.ndarray:
-    """Values on both sides of the one that the model has."""
+    """Return values on both sides of the model's value."""
     value = float(getattr(model.prior_, name))
     if name in ("alpha", "p"):
         return np.unique(np.append(np.linspace(0.05, 0.99, 14), value))

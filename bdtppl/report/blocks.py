@@ -1,4 +1,4 @@
-"""Sections of a report and their blocks, which the template knows by their kinds."""
+"""Sections of a report and their blocks, whose kinds the template knows."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ class ReportTable(NamedTuple):
     Attributes
     ----------
     caption
-        What the table shows.
+        Caption of the table.
     head
         Names of the columns.
     rows
         Cells by row.
     shares
-        For each row the length of a bar in the last column, 0 to 1; () for no bars.
+        Length of a bar in the last column for each row, 0 to 1; () for no bars.
     """
 
     caption: str
@@ -44,7 +44,7 @@ class ReportTable(NamedTuple):
 
     @property
     def is_number(self) -> list[bool]:
-        """Which columns hold numbers alone, which stand at the right."""
+        """Return which columns contain only numbers, which are aligned right."""
         return [all(map(_NUMERIC.match, column)) for column in zip(*self.rows, strict=True)]
 
 
@@ -58,9 +58,9 @@ class Figure(NamedTuple):
     width, height
         In points of CSS.
     text
-        What it shows, in words, for those who do not see it.
+        Alternative text for readers who do not see it.
     caption
-        What is to be seen, and how it is to be read.
+        Content of the figure, and how to read it.
     """
 
     source: str
@@ -72,14 +72,14 @@ class Figure(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Small pictures side by side, where the page is wide enough."""
+    """Small pictures side by side, if the page is wide enough."""
 
     figures: Sequence[Figure]
     kind = "figures"
 
 
 class Code(NamedTuple):
-    """Text in which spaces count."""
+    """Text with significant spaces."""
 
     caption: str
     text: str
@@ -87,7 +87,7 @@ class Code(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Cautions for the reader; none is good news."""
+    """Cautions for the reader; there are none for a good fit."""
 
     warnings: Sequence[str]
     all_well: str

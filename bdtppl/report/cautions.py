@@ -1,6 +1,6 @@
 """Cautions for the reader of a report: those of the inference and those of the scores.
 
-A diagnostic that could not be computed is no good news: a sentence says that it is missing.
+A diagnostic that could not be computed is itself a caution: a sentence states that it is missing.
 """
 
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from scipy import stats
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report.scores import coverage
 
-_LEAST_EFFICIENCY = 0.05  # of leaving a row out by weights
+_LEAST_EFFICIENCY = 0.05  # effective share of draws after leaving a row out
 _LEVEL = 0.9
 _FALSE_ALARM = 0.001
-_CDF_PARTS = 10  # of the unit interval, in which laws are tested
+_CDF_PARTS = 10  # cells of the unit interval, for tests of distributions
 
 
 def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
-    """List what the reader of a fit must beware of; an empty list is good news.
+    """List cautions for the reader of a fit; an empty list is good news.
 
     Parameters
     ----------
     model
         A fitted estimator.
     forecasts
-        Predictions beside what happened.
+        Predictions beside outcomes.
 
     Examples
     --------
@@ -44,27 +44,27 @@ def _of_forecasts(forecasts: Forecasts | None) -> Iterator[str]:
         rough = int((forecasts.efficiency < _LEAST_EFFICIENCY).sum())
         if rough:
             yield (
-                f"For {rough:,} of {len(forecasts.y):,} rows leaving the row out changes the "
-                f"posterior so much that its prediction rests on few draws: scores and "
-                f"calibration are rough."
+                "Leaving a row out changes the posterior so much that its prediction rests on few "
+                f"draws, for {rough:,} of {len(forecasts.y):,} rows: scores and calibration are "
+                "imprecise."
             )
     if forecasts.cdf is not None:
         yield from _of_laws(forecasts.cdf)
 
 
 def _of_laws(cdf: np.ndarray) -> Iterator[str]:
-    """Test whether targets lie where their predictive laws say."""
+    """Test whether targets follow their predictive distributions."""
     inside = coverage(cdf, _LEVEL)
     if stats.binomtest(int(inside.sum()), len(inside), _LEVEL).pvalue < _FALSE_ALARM:
-        way = "wider than they need be" if inside.mean() > _LEVEL else "too narrow"
+        way = "wider than necessary" if inside.mean() > _LEVEL else "too narrow"
         yield (
-            f"{_LEVEL:.0%} intervals hold {inside.mean():.1%} of the targets, which is not "
+            f"{_LEVEL:.0%} intervals contain {inside.mean():.1%} of the targets, which is not "
             f"chance: the predictive intervals are {way}."
         )
         return
     counts, _ = np.histogram(cdf, _CDF_PARTS, (0, 1))
     if len(cdf) >= 5 * _CDF_PARTS and stats.chisquare(counts).pvalue < _FALSE_ALARM:
         yield (
-            "Targets do not lie where they were predicted as often as they should (see the "
-            "calibration): the shape of the predictive distributions is not that of the data."
+            "Targets do not follow their predictive distributions (see the calibration): the shape "
+            "of these distributions is not that of the data."
         )

@@ -31,8 +31,8 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
     ]
     if rows:
         caption = (
-            "Agreement of the chains. R-hat compares them and is 1 where they agree; the effective "
-            "sample size says how many independent draws they are worth."
+            "Agreement of the chains. R-hat compares them and is 1 if they agree; the effective "
+            "sample size is the number of independent draws that would carry the same information."
         )
         yield ReportTable(caption, ["quantity", "R-hat", "effective draws"], rows)
     rows = [
@@ -48,7 +48,7 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
     ]
     if rows:
         caption = (
-            "How the evidence of each topology was got. Pareto's k above 0.7 means that few "
+            "How the evidence of each topology was estimated. Pareto's k above 0.7 means that few "
             "samples carry the weight; R-hat near 1 means that chains agree."
         )
         head = ["topology", "method", "Pareto k", "R-hat", "divergent draws"]
@@ -57,14 +57,14 @@ def diagnostics(subject: Subject) -> Iterator[Block]:
         yield picture(
             partial(plot_trajectories, model),
             "How probable each chain's tree is, step by step.",
-            "The chains, step by step. They should run into one band.",
+            "The chains, step by step. They should form one band.",
         )
     if not facts and not diagnosed:
-        yield Text("Nothing was sampled or searched that could have gone wrong.")
+        yield Text("The inference has no sampling or search that could have failed.")
 
 
 def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Say how much work the inference did."""
+    """Report how much work the inference did."""
     if "subproblems" in summary:
         yield (
             "exact sums over",
@@ -83,14 +83,14 @@ def _facts_of_inference(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "steps" in summary:
         yield "training", f"{summary['steps']:,} steps ({summary['method']})"
     if "effective_size" in summary:
-        yield "weighted trees are worth", f"{summary['effective_size']:,.0f} equally weighted ones"
+        yield "effective sample size", f"{summary['effective_size']:,.0f} equally weighted ones"
     if "iterations" in summary:
         yield (
             "walk over topologies",
-            f"{summary['iterations']:,} steps; looked at {summary['topologies_found']:,} of "
+            f"{summary['iterations']:,} steps; sampled {summary['topologies_found']:,} of "
             f"{summary['topologies_proposed']:,} that it met",
         )
-        yield "prior probability of those looked at", f"{summary['prior_mass']:.2g}"
+        yield "prior probability of the sampled ones", f"{summary['prior_mass']:.2g}"
     if "expansions" in summary:
         yield "sets of rows that were split", f"{summary['expansions']:,}"
         yield (

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no network, no other file."""
+"""A report as one self-contained HTML page: no script, no network, no other file."""
 
 import os
 from datetime import date
@@ -30,7 +30,7 @@ _SECTIONS = {
     "Diagnostics": diagnostics,
 }
 _LEADING = 3  # columns that are named
-_CERTAIN = 0.5  # probability of a split on a column that is worth a word
+_CERTAIN = 0.5  # probability of a split on a column from which it is mentioned
 
 
 def write_report(
@@ -43,11 +43,11 @@ def write_report(
     title: str | None = None,
     command: str | None = None,
 ) -> None:
-    """Write a page of HTML that explains a fitted model to somebody who was not there.
+    """Write a page of HTML that explains a fitted model to a reader new to the analysis.
 
-    Data, model and prior in words, evidence, the likely trees, predictions and calibration, and
-    diagnostics with plain warnings. Figures stand in the page; it needs no script and no network.
-    The page is written aside and moved when it is complete.
+    The page contains data, model and prior in words, evidence, the likely trees, predictions and
+    calibration, and diagnostics with plain warnings. Figures are embedded; the page needs no script
+    and no network. It is written under a temporary name and moved when complete.
 
     Parameters
     ----------
@@ -56,14 +56,13 @@ def write_report(
     path
         The file to write.
     X, y
-        New rows and their targets to judge predictions by. Default: the training rows, each
-        predicted from all others.
+        Default: the training rows, each predicted from all others.
     target
         Name of what is predicted.
     title
         Title of the page; default names the target.
     command
-        How the model was fitted, for those who want to do so again. Default: in Python.
+        How to repeat the fit. Default: in Python.
 
     Raises
     ------
@@ -93,7 +92,7 @@ def write_report(
 def _render(subject: Subject, title: str | None) -> str:
     environment = Environment(
         loader=PackageLoader("bdtppl.report"),
-        autoescape=True,  # names of columns and classes may hold anything
+        autoescape=True,  # names of columns and classes may contain anything
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -112,13 +111,13 @@ def _render(subject: Subject, title: str | None) -> str:
 
 
 def _in_short(subject: Subject) -> Section:
-    """Sum the report up."""
+    """Summarise the report."""
     warnings = cautions(subject.model, subject.forecasts)
     return Section(
         "In short",
         [
             Text(" ".join(_findings(subject))),
-            Notes(warnings, "Nothing in the diagnostics gives reason to doubt the results."),
+            Notes(warnings, "The diagnostics give no reason to doubt the results."),
         ],
     )
 

@@ -1,4 +1,4 @@
-"""Figures as text that stands in a page: data URIs, which need no other file."""
+"""Figures embedded in a page: data URIs, which need no other file."""
 
 import base64
 import io
@@ -7,19 +7,19 @@ from typing import Any
 
 from bdtppl.report.blocks import Figure
 
-_MOST_SVG = 400_000  # bytes from which on a drawing is turned into dots
+_MOST_SVG = 400_000  # size in bytes from which a drawing is rasterised
 _DOTS = 160  # an inch
-_PIXELS = 96  # of CSS, an inch
+_PIXELS = 96  # CSS pixels, an inch
 _STYLE: dict[Any, Any] = {
     "font.size": 10.0,
-    "svg.fonttype": "path",  # the reader need not have the font
+    "svg.fonttype": "path",  # the reader may lack the font
     "svg.hashsalt": "bdtppl",  # the same fit gives the same page
     "figure.facecolor": "white",
 }
 
 
 def picture(draw: Callable[[], Any], text: str, caption: str) -> Figure:
-    """Draw a figure and write it down.
+    """Draw a figure and encode it.
 
     Parameters
     ----------

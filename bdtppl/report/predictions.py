@@ -19,7 +19,7 @@ from bdtppl.report.pictures import picture
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 
-_MOST_CLASSES = 12  # in a table of confusions
+_MOST_CLASSES = 12  # classes in a confusion matrix
 _DEPENDENCES = 12  # columns that are drawn
 _DEPENDENCES_A_ROW = 3
 _DEPENDENCE_SIZE = 3.1, 2.6  # inches
@@ -28,20 +28,20 @@ _LEGEND_WIDTH = 1.9
 
 
 def predictions(subject: Subject) -> Iterator[Block]:
-    """Judge predictions by what happened."""
+    """Compare predictions with outcomes."""
     model, forecasts = subject.model, subject.forecasts
     if forecasts is None:
         yield Text(
-            "Rows have no likelihood of their own under this model, so training rows cannot be "
-            "left out one by one; a table of new rows is needed to judge the predictions."
+            "Rows have no individual likelihood under this model, so training rows cannot be left "
+            "out one by one; judging the predictions requires a table of new rows."
         )
     else:
         is_new = subject.X is not None
         yield score_table(forecasts, f"{len(forecasts.y):,} {subject.which}", ranks=is_new)
         if subject.classes is not None and len(subject.classes) == 2 and not is_new:
             yield Text(
-                "How well the two classes are ranked (the area under the ROC curve) is told by new "
-                "rows alone: a row that is left out has a lower probability of its own class."
+                "Only new rows show how well the two classes are ranked (the area under the ROC "
+                "curve): a row that is left out has a lower probability of its own class."
             )
         if subject.classes is not None and len(subject.classes) <= _MOST_CLASSES:
             yield confusion_table(forecasts, subject.classes)
@@ -50,14 +50,14 @@ def predictions(subject: Subject) -> Iterator[Block]:
         yield picture(
             lambda: subject.named(plot_predictive(model, subject.X, subject.y)),
             "Predictive means and bands of all rows in order, with the observed targets.",
-            "Predictive mean and bands, rows in the order of their means, with what was observed"
+            "Predictive mean and bands, rows in the order of their means, with the observed targets"
             + (". The rows are those that the model was fitted to." if subject.X is None else "."),
         )
     yield picture(
         lambda: subject.named(plot_predictive_check(model, subject.X, subject.y)),
         "Replicated targets beside the observed ones.",
-        "Posterior predictive check: data that the model would have made, tree and all, beside the "
-        "observed ones. What the observed have and no replicate has, the model misses.",
+        "Posterior predictive check: data simulated by the model, including its tree, beside the "
+        "observed data. The model misses features of the observed data that no replicate shows.",
     )
 
 
@@ -67,22 +67,23 @@ def _calibrations(subject: Subject) -> Iterator[Figure]:
         yield picture(
             partial(plot_calibration, *given),
             "Observed frequencies against predicted probabilities.",
-            "Calibration: points inside the bars say that what was given a probability happened as "
-            "often. Numbers count rows.",
+            "Calibration: points inside the bars mean that events happened as often as predicted. "
+            "Numbers count rows.",
         )
         if len(subject.classes) == 2 and subject.X is not None:
             yield picture(
                 partial(plot_roc, *given),
                 "Share of a class that is found against the share of others taken for it.",
                 "Each point of the curve is a threshold of the probability. The area below it is "
-                "the probability that a row of the class is given a greater one than another row.",
+                "the probability that a row of the class is scored higher than another row.",
             )
         return
     yield picture(
         partial(plot_calibration, *given),
         "Histogram of predictive distribution functions at the targets.",
-        "Calibration: bars inside the grey band say that targets fall where they were predicted. A "
-        "hill in the middle: bands are wider than need be; a valley: they are too narrow.",
+        "Calibration: bars inside the grey band mean that targets follow their predictions. A hill "
+        "in the middle means that bands are wider than necessary; a valley means that they are too "
+        "narrow.",
     )
     yield picture(
         partial(plot_calibration, *given, kind="coverage"),
@@ -106,9 +107,9 @@ def dependences(subject: Subject) -> Iterator[Block]:
     chosen = {name: levels[name] for name in list(names)[:_DEPENDENCES]}
     what = subject.target if subject.classes is None else f"Probabilities of {subject.target}"
     yield Text(
-        "Partial dependence: at each value of a column all rows are given that value, and their "
-        "mean predictions are averaged. Bands say how sure the posterior is of the average; they "
-        "are not predictive intervals. The most important columns come first."
+        "Partial dependence: all rows get each value of a column in turn, and their mean "
+        "predictions are averaged. Bands show the posterior uncertainty of the average; they are "
+        "not predictive intervals. The most important columns come first."
     )
     for are_upright in (False, True):
         some = {name: own for name, own in chosen.items() if are_named_upright(own) == are_upright}
@@ -123,8 +124,8 @@ def dependences(subject: Subject) -> Iterator[Block]:
 def _dependences(subject: Subject, levels: dict[str, Sequence[str]], are_upright: bool) -> Any:
     """Draw the partial dependence on columns with one axis of predictions.
 
-    They stand side by side; one below the other if levels of categories stand so, too, or if each
-    shows other classes.
+    They are side by side, or one below the other if levels of categories are listed vertically or
+    each shows other classes.
     """
     from matplotlib import pyplot
 

@@ -1,4 +1,4 @@
-"""Scores of predictions beside those of a guess that knows the targets' spread alone."""
+"""Scores of predictions beside those of a baseline that knows only the targets' spread."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,7 +17,8 @@ _BAND_LEVELS = (0.5, 0.9)
 def score_table(forecasts: Forecasts, which: str, *, ranks: bool = False) -> ReportTable:
     """Tabulate scores of predictions of rows that ``which`` names.
 
-    With ``ranks`` also how two classes are ranked, which rows that were left out cannot tell.
+    With ``ranks`` the table also shows how well two classes are ranked, which left-out rows cannot
+    show.
     """
     rows = _class_scores(forecasts, ranks) if forecasts.mean.ndim == 2 else _real_scores(forecasts)
     guess = "guessing by frequency" if forecasts.mean.ndim == 2 else "guessing by mean and spread"
@@ -37,7 +38,7 @@ def _class_scores(forecasts: Forecasts, ranks: bool) -> list[list[str]]:
     return [
         ["right class", *(f"{(p.argmax(1) == y).mean():.1%}" for p in (probability, guess))],
         [
-            "log score (mean log probability of what happened; higher is better)",
+            "log score (mean log probability of the outcomes; higher is better)",
             f"{forecasts.log_density.mean():.3f}",
             f"{np.log(share[y]).mean():.3f}",
         ],
@@ -63,7 +64,7 @@ def _real_scores(forecasts: Forecasts) -> list[list[str]]:
             "0.0%",
         ],
         [
-            "log score (mean log density at what happened; higher is better)",
+            "log score (mean log density at the outcomes; higher is better)",
             f"{forecasts.log_density.mean():.3f}",
             f"{normal.logpdf(y).mean():.3f}",
         ],
@@ -81,7 +82,7 @@ def _real_scores(forecasts: Forecasts) -> list[list[str]]:
 
 
 def coverage(cdf: np.ndarray, level: float) -> np.ndarray:
-    """Whether targets lie in the central interval of a probability, by their CDF; bool [m].
+    """Return whether targets are in the central interval of a probability, by their CDF; bool [m].
 
     Examples
     --------
@@ -92,7 +93,7 @@ def coverage(cdf: np.ndarray, level: float) -> np.ndarray:
 
 
 def confusion_table(forecasts: Forecasts, classes: Sequence[object]) -> ReportTable:
-    """Count rows by their class and by the class that was predicted."""
+    """Count rows by their class and by the predicted class."""
     num_classes = len(classes)
     cells = forecasts.y * num_classes + forecasts.mean.argmax(axis=1)
     counts = np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)

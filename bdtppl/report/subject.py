@@ -17,11 +17,11 @@ class Subject:
     model
         A fitted estimator.
     target
-        Name of what it predicts.
+        Name of the target.
     X, y
-        New rows with their targets; None for the training rows, each left out.
+        New rows with their targets; None for the training rows, each left out in turn.
     command
-        How the model was fitted; None for in Python.
+        How to repeat the fit; None for Python.
     """
 
     model: Any
@@ -43,7 +43,7 @@ class Subject:
 
     @cached_property
     def forecasts(self) -> Forecasts | None:
-        """Predictions beside what happened; None where training rows cannot be left out."""
+        """Predictions beside outcomes; None if training rows cannot be left out."""
         posterior = self.model.posterior_
         if self.X is None and not posterior.has_pointwise_likelihood:
             return None
@@ -51,21 +51,21 @@ class Subject:
 
     @property
     def which(self) -> str:
-        """Name the rows of the forecasts."""
+        """Name of the forecasts' rows."""
         if self.X is None:
             return "training rows, each from all others"
-        return "rows that the model has not seen in training"
+        return "rows not seen in training"
 
     @cached_property
     def effects(self) -> list[Any]:
-        """Effects of columns on one sum of trees, of the columns that have any; else none."""
+        """Effects of columns on one sum of trees, if the columns have any; else empty."""
         model = self.model
         is_one = model.trees_are == "sums" and model.prior_.num_sums == 1
         return model.effects() if is_one and len(model.prior_.groups) <= 1 else []
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """How much each feature matters, or each column of `effects`, the most important first."""
+        """Importance of each feature, or of each column of `effects`, the most important first."""
         if self.effects:
             return {each.columns[0]: each.share for each in self.effects if len(each.columns) == 1}
         shares = self.summary.get("split_inclusion") or self.summary.get("feature_importance")
@@ -74,7 +74,7 @@ class Subject:
         return dict(sorted(shares.items(), key=lambda item: (item[0] in no_cut, -item[1])))
 
     def named(self, axes: Any) -> Any:
-        """Call the target by its name on axes that were drawn without it."""
+        """Name the target on axes that were drawn without it."""
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_label_text() == "target":
                 name_axis(axis, self.target)

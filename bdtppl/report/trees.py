@@ -14,21 +14,21 @@ from bdtppl.report.subject import Subject
 
 _TREES_DRAWN = 10
 _DRAWN_TREES = 5
-_LEAST_PROBABILITY = 0.01  # of the best tree's probability, for a tree to be drawn
-_MOST_LEAVES = 24  # of a tree that is drawn
-_MOST_LEAVES_BESIDE = 4  # of trees that are drawn side by side
+_LEAST_PROBABILITY = 0.01  # least probability of a tree to draw, relative to the best one
+_MOST_LEAVES = 24  # leaves of a tree that is drawn
+_MOST_LEAVES_BESIDE = 4  # trees drawn side by side
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
 _EFFECTS_DRAWN = 6
 _PARTITION = (
-    " A partition stands for all trees whose leaves hold the same training rows, in whatever order "
-    "they split; it is drawn as the most probable of them, and its probability is the sum over "
+    " A partition represents all trees whose leaves contain the same training rows, in any order "
+    "of splits. It is drawn as the most probable of them, with the sum of the probabilities of "
     "those that were listed."
 )
 
 
 def trees(subject: Subject) -> Iterator[Block]:
-    """Show the most probable trees, and what trees have in common."""
+    """Show the most probable trees, and their common features."""
     model, summary = subject.model, subject.summary
     if model.trees_are == "soft":
         yield from _topology_blocks(subject)
@@ -45,8 +45,7 @@ def trees(subject: Subject) -> Iterator[Block]:
         f"{best.probability[0]:.3g}."
         + (
             f" The {len(probability)} most probable {by}s together have {probability.sum():.3g}; "
-            f"where that is little, look at what the trees have in common rather than at any of "
-            f"them."
+            "if that is little, consider their common features rather than any single tree."
             if len(probability) > 1
             else ""
         )
@@ -56,8 +55,8 @@ def trees(subject: Subject) -> Iterator[Block]:
         yield picture(
             partial(plot_tree, model),
             "Drawing of the most probable tree; its rules follow as text.",
-            "The most probable tree. Rows that meet a condition go to the side marked yes; below "
-            "each leaf stands what is predicted there and its number of training rows.",
+            "The most probable tree. Rows that satisfy a condition go to the side marked yes; "
+            "below each leaf are its prediction and its number of training rows.",
         )
     yield Code("Its rules", _shortened(model.rules()))
     drawn = int(np.sum(probability[:_DRAWN_TREES] >= _LEAST_PROBABILITY * probability[0]))
@@ -83,9 +82,9 @@ def trees(subject: Subject) -> Iterator[Block]:
         shares = (probability / max(probability.max(), 1e-300)).tolist()
         yield ReportTable(f"The most probable {by}s.", ["", name, "leaves"], rows, shares)
     caption = (
-        "How probable it is that a tree splits on the column at all."
+        "Probability that a tree splits on the column at all."
         if "split_inclusion" in summary
-        else "Each column's share in what the tree's splits gain."
+        else "Each column's share in the gain of the tree's splits."
     )
     yield _share_table(subject, caption)
 
@@ -117,7 +116,7 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
     summary = subject.summary
     said = (
         f"Each draw is a sum of {summary['sum']}, of {summary['expected_leaves']:.1f} leaves each "
-        f"on average: no single tree stands for it."
+        "on average: no single tree represents it."
     )
     if "sigma" in summary:
         low, high = summary["sigma_interval"]
@@ -132,8 +131,8 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         yield picture(
             partial(draw_effects, subject.model, effects, 0.9),
             "The strongest effects of columns, with bands, and of pairs of columns as maps.",
-            "Effects of columns on the sum, with bands of 90 %, and of pairs beside these; the "
-            "other columns are averaged out as if they were independent."
+            "Effects of columns on the sum, with 90 % bands, and effects of pairs; the other "
+            "columns are averaged out as if they were independent."
             + (" They are log odds or probits." if subject.model.is_classifier else ""),
         )
         listed = subject.effects[:_COLUMNS_LISTED]
@@ -142,7 +141,7 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         shares = [f"{each.share:.3f}" for each in listed]
         rows = list(map(list, zip(names, shares, ends, strict=True)))
         yield ReportTable(
-            "Each effect's share of the variance of the sum, and its interval of 90 %.",
+            "Each effect's share of the variance of the sum, and its 90 % interval.",
             ["effect of", "share", "interval"],
             rows,
             [each.share for each in listed],
@@ -152,7 +151,7 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
     shown = list(shares.items())[:_COLUMNS_LISTED]
     rows = [[name, f"{share:.3f}", "{:.3f} to {:.3f}".format(*ends[name])] for name, share in shown]
     yield ReportTable(
-        "Each column's share of all splits, and its interval of 90 % over the draws.",
+        "Each column's share of all splits, and its 90 % interval over the draws.",
         ["column", "share", "interval"],
         rows,
         [share for _, share in shown],

@@ -11,21 +11,20 @@ from bdtppl.models.wording import counted, describe_model, function_name, listed
 
 
 def prior_in_words(prior: Any) -> list[str]:
-    """Say in sentences how probable a prior finds trees."""
+    """Describe in sentences how probable a prior finds trees."""
     if not isinstance(prior, RegisteredPrior):
         return [f"The prior is {describe_model(prior)}."]
     said = prior.in_words()
     if getattr(prior, "rules", "gaps") == "cuts":
-        said.append("Rules count by cut points, whether or not rows lie between them.")
+        said.append("Rules count by cut points, whether or not there are rows between them.")
     return said
 
 
 def soft_model_in_words(model: Any, sharpness: float, classes: Sequence[Any] | None) -> list[str]:
-    """Say what is assumed of a soft tree."""
+    """Describe the assumptions of a soft tree."""
     said = [
-        f"Trees are soft: at a split a row goes to both sides, with probabilities that change from "
-        f"one side to the other over a distance of about {number(sharpness)}, each column being "
-        f"scaled to [0, 1]."
+        "Trees are soft: at a split a row goes to both sides, with probabilities that change over "
+        f"a distance of about {number(sharpness)}; each column is scaled to [0, 1]."
     ]
     match model:
         case SoftRegression():
@@ -46,8 +45,8 @@ def soft_model_in_words(model: Any, sharpness: float, classes: Sequence[Any] | N
         case SoftClassification() if model.likelihood == "compound":
             said.append(
                 f"{dirichlet_in_words(model.concentration, classes)} Rows count in leaves by their "
-                f"probabilities there (the compound likelihood, which is no law of labels: its "
-                f"evidence compares topologies and no other models)."
+                "probabilities there (the compound likelihood, which is not a distribution of "
+                "labels: its evidence compares topologies and no other models)."
             )
         case SoftClassification():
             said.append(
@@ -59,7 +58,7 @@ def soft_model_in_words(model: Any, sharpness: float, classes: Sequence[Any] | N
 
 
 def constraints_in_words(constraints: Constraints) -> list[str]:
-    """Say what the constraints forbid."""
+    """Describe what the constraints forbid."""
     said = []
     if constraints.min_leaf > 1:
         said.append(f"A leaf has at least {constraints.min_leaf} rows.")
@@ -69,7 +68,7 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     if constraints.features is not None:
         said.append(f"Only {listed(constraints.features)} may be split on.")
     for first, then in constraints.before:
-        said.append(f"Splits on {then} stand only below a split on {first}.")
+        said.append(f"Splits on {then} occur only below a split on {first}.")
     for depth, features in constraints.features_at_depth:
         said.append(f"At depth {depth} only {listed(features)} may be split on.")
     if constraints.keep_together:
@@ -83,10 +82,10 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     for name in FUNCTIONS:
         if (function := getattr(constraints, name)) is not None:
             what = {"allows_rule": "rules", "allows_path": "paths", "allows_tree": "trees"}[name]
-            said.append(f"Only {what} are there that a program allows, {function_name(function)}.")
+            said.append(f"Only {what} are allowed that pass a program, {function_name(function)}.")
     return said
 
 
 def inference_in_words(model: Any) -> str:
-    """Say how the posterior was computed."""
-    return model.in_words or f"The posterior was got by {type(model).__name__}."
+    """Describe how the posterior was computed."""
+    return model.in_words or f"The posterior was computed by {type(model).__name__}."

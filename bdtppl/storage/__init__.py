@@ -1,4 +1,4 @@
-"""Fitted models in folders, and back to the last bit."""
+"""Storage of fitted models in folders, restored to the last bit."""
 
 from bdtppl.storage.fitted import load, save
 

@@ -1,8 +1,8 @@
-"""Whether a posterior that was read from a file is one that a fit could have made.
+"""Checks that a posterior read from a file is one that a fit could have made.
 
-A checksum tells that a file is as it was written, not that it was written by bdtppl. These checks
-refuse what would lead out of arrays, and numbers that contradict one another: trees that are no
-trees, features and rules that do not exist, statistics that are not those of the training rows.
+A checksum shows that a file was not altered, not that bdtppl wrote it. These checks reject indices
+outside arrays and contradictory numbers: invalid trees, features and rules that do not exist,
+statistics that are not those of the training rows.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ from bdtppl.models.hard.tree import Tree, route
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.soft.tree import SoftRegression
 
-_CLOSE = 1e-6  # of the largest value: sums are added in other orders
+_CLOSE = 1e-6  # tolerance relative to the largest value: sums are added in other orders
 _ENTRIES_AT_ONCE = 1 << 22  # of trees by rows
-_MOST_ROWS_COUNTED = 1 << 26  # of trees by rows whose statistics are counted again
+_MOST_ROWS_COUNTED = 1 << 26  # trees times rows whose statistics are counted again
 
 
 def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> None:
@@ -45,7 +45,7 @@ def require_posterior(posterior: AnyPosterior, *, counts_rows: bool = True) -> N
 
 
 def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless arrays are trees on so many features."""
+    """Raise ValueError unless arrays are trees on the given number of features."""
     capacity = trees.feature.shape[-1] if trees.feature.ndim else 0
     for name, like in vars(Tree.empty(0, 0)).items():
         shape = batch_shape if name == "num_nodes" else (*batch_shape, capacity)
@@ -56,7 +56,7 @@ def require_trees(trees: Tree, num_features: int, batch_shape: tuple[int, ...]) 
     used = flat.is_used
     is_split = flat.feature >= 0
     _require((flat.feature >= -1).all() and (flat.feature < num_features).all(), "features")
-    _require(not (is_split & ~used).any(), "splits behind a tree's nodes")
+    _require(not (is_split & ~used).any(), "splits after a tree's nodes")
     _require((is_split.sum(axis=1) == number // 2).all(), "numbers of splits")
     _require((np.isnan(flat.threshold) != is_split).all(), "thresholds")
     tree, slot = np.nonzero(is_split)
@@ -76,14 +76,14 @@ def require_statistics(posterior: Posterior, trees: Tree, statistics: np.ndarray
     tree, slot = np.nonzero(trees.feature >= 0)
     below = statistics[tree, trees.left[tree, slot]] + statistics[tree, trees.right[tree, slot]]
     is_sum = np.abs(below - statistics[tree, slot]) <= close
-    _require(is_sum.all(), "statistics of children that do not add up to their parent's")
+    _require(is_sum.all(), "statistics of children that do not sum to their parent's")
     design = posterior.design
     if isinstance(design, RowlessDesign):
         _require((np.abs(np.ptp(statistics[:, 0], axis=0)) <= close).all(), "unequal roots")
         return
     own = _of_rows(posterior.leaf, posterior.y, design.weights)
     _require(own.shape[-1] == statistics.shape[-1], "statistics of another leaf family")
-    step = max(1, len(trees.num_nodes) * len(own) // _MOST_ROWS_COUNTED)  # of huge ones only some
+    step = max(1, len(trees.num_nodes) * len(own) // _MOST_ROWS_COUNTED)  # only some of huge ones
     chosen = np.arange(0, len(trees.num_nodes), step)
     size, capacity = max(1, _ENTRIES_AT_ONCE // len(own)), trees.capacity
     for first in range(0, len(chosen), size):
@@ -99,16 +99,16 @@ def require_statistics(posterior: Posterior, trees: Tree, statistics: np.ndarray
 
 
 def _require_at_nodes(trees: Tree, statistics: np.ndarray) -> None:
-    """Refuse statistics [t, k, s] of trees [t] that are no numbers, or stand where no node is."""
-    _require(np.isfinite(statistics).all(), "statistics that are no numbers")
+    """Reject statistics [t, k, s] of trees [t] that are not numbers, or belong to no node."""
+    _require(np.isfinite(statistics).all(), "statistics that are not numbers")
     _require(not statistics[~trees.is_used].any(), "statistics without a node")
 
 
 def require_classes(classes: Any, posterior: AnyPosterior) -> None:
-    """Raise ValueError unless class labels are distinct, and as many as the targets'."""
+    """Raise ValueError unless class labels are distinct, with the same number as the targets."""
     labels = np.asarray(classes)
     _require(labels.ndim == 1 and len(labels) >= 1, "class labels")
-    _require(len(set(labels.tolist())) == len(labels), "class labels that are repeated")
+    _require(len(set(labels.tolist())) == len(labels), "repeated class labels")
     if isinstance(posterior, SumPosterior):
         number = max(2, posterior.prior.num_sums)
     elif isinstance(posterior, SoftPosterior):
@@ -116,7 +116,7 @@ def require_classes(classes: Any, posterior: AnyPosterior) -> None:
     else:
         number = np.size(getattr(posterior.leaf, "concentration", ()))
     _require(number == len(labels), "a number of classes that is not the model's")
-    y = posterior.y  # empty where rows were not kept
+    y = posterior.y  # empty if rows were not stored
     is_whole = y.dtype.kind in "iu" or not len(y)
     _require(is_whole and (y >= 0).all() and (y < number).all(), "classes of rows")
 
@@ -143,7 +143,7 @@ def _require_hard_posterior(posterior: Posterior, counts_rows: bool) -> None:
 
 
 def _require_design(posterior: Posterior | SumPosterior) -> None:
-    """Refuse rows that are not of the design, and cut points without rows that contradict."""
+    """Reject rows that are not of the design, and contradictory cut points without rows."""
     design, y = posterior.design, posterior.y
     if isinstance(design, RowlessDesign):
         number, total = design.num_features, int(np.sum(design.num_codes))
@@ -213,7 +213,7 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
 def _require_complete_trees(
     rule: Any, value: Any, absent: float, batch: tuple[int, ...], levels: int, num_rules: int
 ) -> None:
-    """Refuse arrays that are no complete binary trees, whose values stand in leaves alone."""
+    """Reject arrays that are not complete binary trees with values in leaves alone."""
     _require_array("value", value, np.float64, (*batch, 2 ** (levels + 1) - 1))
     _require(rule.dtype.kind == "i" and rule.shape == (*batch, 2**levels - 1), "rules")
     _require((rule >= -1).all() and (rule < num_rules).all(), "rules")
@@ -277,7 +277,7 @@ def _require_stats(stats: Any, shape: tuple[int, ...]) -> None:
 
 
 def _of_rows(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Statistics of single rows, float64 [n, s]."""
+    """Return the statistics of single rows, float64 [n, s]."""
     leaf.require_targets(y)
     with jax.enable_x64(True):
         return np.asarray(leaf.statistics(y, weights))

@@ -1,9 +1,9 @@
-"""Values as JSON, and back, exactly.
+"""Encode values as JSON, and decode them exactly.
 
-The parts of a fitted model beside its large arrays (numbers, names, labels, priors, leaf families,
-constraints) are written with JSON types alone. Numbers, text and lists are written as they are; all
-else is an object with a "name", and is rebuilt only if that name stands in a fixed table. Floats
-are written with the shortest digits that give the same float again.
+The parts of a fitted model besides its large arrays (numbers, names, labels, priors, leaf families,
+constraints) are written with JSON types alone. Numbers, text and lists are written as they are;
+everything else is an object with a "name", and is rebuilt only if that name is in a fixed table.
+Floats are written with the shortest digits that give the same float again.
 """
 
 import math
@@ -38,13 +38,13 @@ _ENCODED_CLASSES = {
         Tree,
     )
 }
-# What takes long to import, by module.
+# Names from modules that are slow to import, by module.
 _ELSEWHERE = {
     "GrammarSettings": "bdtppl.inference.gflownet.grammar_training",
     "PolicySettings": "bdtppl.inference.gflownet.training",
 }
 _REGISTRIES = (LEAF_FAMILIES, TREE_PRIORS)
-_MOST_BYTES = 1 << 26  # of an array that is written with JSON types
+_MOST_BYTES = 1 << 26  # bytes of an array that is written with JSON types
 _ARRAY_KINDS = "biufUO"  # booleans, integers, floats, text, and labels of mixed kinds
 
 
@@ -58,7 +58,7 @@ def encode(value: Any, what: str) -> Any:
         makes one of), a list, tuple, range (which comes back as a list) or dictionary, a `Schema`,
         or one of bdtppl's own priors, leaf families, constraints and settings.
     what
-        How to call the value in an error.
+        Name of the value in an error.
 
     Raises
     ------
@@ -104,9 +104,9 @@ def encode(value: Any, what: str) -> Any:
         return {"name": name, **parameters}
     if callable(value):
         raise ValueError(
-            f"{what} cannot be saved: it is a function, and a model that is loaded executes "
-            f"nothing. Fit with a prior and constraints of numbers and words alone to save it; a "
-            f"function of a rule's feature and threshold alone is saved as numbers (rules='cuts')."
+            f"{what} cannot be saved: it is a function, and loading a model executes nothing. To "
+            "save it, fit with a prior and constraints of numbers and words alone; a function of a "
+            "rule's feature and threshold alone is saved as numbers (rules='cuts')."
         )
     raise ValueError(
         f"{what} cannot be saved: it is a {type(value).__module__}.{type(value).__qualname__}, and "
@@ -143,8 +143,8 @@ def decode(value: Any) -> Any:
             part = getattr(import_module(_ELSEWHERE[name]), name)
         case name:
             raise ValueError(
-                f"{name!r} is not known to this version of bdtppl; if it is a class of your own, "
-                f"import the module that defines it first"
+                f"{name!r} is not known to this version of bdtppl; if it is your own class, import "
+                "the module that defines it first"
             )
     given = {k: decode(item) for k, item in value.items() if k != "name"}
     if value["name"] == "PolicySettings" and given.get("balance") == "trajectory":
@@ -153,7 +153,7 @@ def decode(value: Any) -> Any:
 
 
 def _class_named(name: str) -> type | None:
-    """Look up a part of bdtppl's, or a registered one; None where there is none of that name."""
+    """Return a class of bdtppl or a registered one; None if no class has that name."""
     parts = [table[name] for table in (_ENCODED_CLASSES, *_REGISTRIES) if name in table]
     return parts[0] if parts else None
 
@@ -175,12 +175,12 @@ def _encode_array(array: np.ndarray, what: str) -> dict:
 def _decode_array(value: dict) -> Any:
     dtype = np.dtype(value["dtype"])
     if dtype.kind not in _ARRAY_KINDS:
-        raise ValueError(f"arrays of {dtype} are not read")
+        raise ValueError(f"arrays of {dtype} are not supported")
     if dtype.itemsize * len(value["values"]) > _MOST_BYTES:
         raise ValueError(f"an array of {dtype} is larger than {_MOST_BYTES:,} bytes")
     flat = np.empty(len(value["values"]), dtype)
     for i, item in enumerate(value["values"]):
         flat[i] = decode(item)
     array = flat.reshape(value["shape"])
-    # Whole numbers alone are no arrays of JSON: such an array had no axis.
+    # An integer alone is not a JSON array: such an array had no axis.
     return array if dtype.kind in "biu" else array[()]

@@ -1,28 +1,27 @@
 """Save a fitted estimator into a folder, and load it back to the last bit.
 
 The folder holds one file, `FILE`: the arrays of the posterior, and a header with all else (see
-`bdtppl.array_files`). Nothing is pickled, and nothing that is read is executed: classes are
-looked up in fixed tables of names.
+`bdtppl.array_files`). Nothing is pickled, and no loaded data are executed: classes are looked up in
+fixed tables of names.
 
-What is stored of an estimator, for every inference alike:
+Stored parts of an estimator, for every inference alike:
 
-- its class by name (one that is registered) and its ``get_params()``; in place of a prior or
-  constraints with functions, what the fit made of them: weights at the cuts of the training rows;
+- its class by name (one that is registered) and its ``get_params()``; a prior or constraints with
+  functions are replaced by the fit's result: weights at the cuts of the training rows;
 - ``posterior_``, whether attribute or property (see `bdtppl.storage.posterior`);
 - its fitted attributes: whatever `vars` shows with a name that ends in an underscore, if it is a
   part of the posterior, a single `Tree`, a `Schema`, a prior, a leaf family, constraints, a number,
   text, None, a small NumPy array, or a list, tuple or dictionary of these. Properties and
-  ``exact_`` are left out: the estimator computes them again when they are asked for. So are
-  ``components_``, which are lost;
-- what its method ``_saved_state()`` returns, if it has one: a dictionary of such values, for what
-  is private and cannot be computed again, such as the seed of predictive draws;
-- what its method ``_saved_arrays()`` returns, if it has one: large arrays that belong to this
+  ``exact_`` are omitted and recomputed when needed. ``components_`` are omitted and lost;
+- the result of its method ``_saved_state()``, if it has one: a dictionary of such values, for
+  private ones that cannot be recomputed, such as the seed of predictive draws;
+- the result of its method ``_saved_arrays()``, if it has one: large arrays that belong to this
   state, by name.
 
-`load` makes the estimator from its parameters, sets the fitted attributes, and last calls
-``_restore(posterior, state)``, if there is such a method; otherwise it sets ``posterior_``. What it
-reads must be what a fit could have made (`bdtppl.storage.checks`), and nothing more: it takes the
-estimator apart again, and must find all that the file holds.
+`load` makes the estimator from its parameters, sets the fitted attributes, and finally calls
+``_restore(posterior, state)``, if there is such a method; otherwise it sets ``posterior_``. The
+content must be one that a fit could have made (`bdtppl.storage.checks`), and nothing more: `load`
+saves the estimator again, and must obtain all parts of the file.
 """
 
 import os
@@ -50,23 +49,23 @@ from bdtppl.storage.posterior import Arrays, below, describe_posterior, rebuild_
 
 FILE = "model.bdtppl"
 _MODEL_KIND = "bdtppl model"
-_NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # not kept, rebuilt, stored by itself
-_OF_POSTERIOR = ("design", "prior", "leaf", "model")  # of a posterior, which attributes may be
+_NOT_ATTRIBUTES = ("components_", "exact_", "posterior_")  # lost, rebuilt, stored separately
+_OF_POSTERIOR = ("design", "prior", "leaf", "model")  # parts of a posterior, maybe attributes
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """Save a fitted estimator.
 
-    The file is written aside and moved when it is complete. If anything fails or the process is
-    killed, the folder holds the model that it held before.
+    The file is written under a temporary name and moved when complete. If anything fails or the
+    process is killed, the folder still contains the previous model.
 
     Parameters
     ----------
     estimator
         A fitted estimator of bdtppl.
     path
-        Folder to write, made if it does not exist; a model that it holds is replaced. ``~`` is the
-        home folder.
+        Folder to write, created if it does not exist; a model in it is replaced. ``~`` is the home
+        folder.
 
     Raises
     ------
@@ -80,8 +79,8 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     Warns
     -----
     UserWarning
-        If ``random_state`` is a generator. It is stored as None: a generator's position in its
-        stream is not part of the model.
+        If ``random_state`` is a generator. It is stored as None, because a generator's position in
+        its stream is not part of the model.
     """
     check_is_fitted(estimator)
     folder = Path(path).expanduser()
@@ -103,8 +102,8 @@ def load(path: str | os.PathLike, *, trusted: bool = False) -> Any:
     path
         The folder; ``~`` is the home folder.
     trusted
-        Whether the file is known to come from bdtppl, so that the checks of its contents can be
-        left out, which take about as long as reading it.
+        Whether the file is known to come from bdtppl, so that the checks of its contents, which
+        take about as long as reading it, can be skipped.
 
     Raises
     ------
@@ -150,7 +149,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], Arrays]:
 
 
 def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Arrays]:
-    """Take an estimator apart into what goes to the header, and arrays."""
+    """Separate an estimator into the header's content and arrays."""
     name = type(estimator).__name__
     if estimator_class(name) is not type(estimator):
         raise ValueError(
@@ -165,13 +164,13 @@ def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Ar
     if isinstance(parameters.get("random_state"), np.random.RandomState | np.random.Generator):
         warnings.warn(
             "random_state is a generator, whose position in its stream is not saved: the loaded "
-            "model will have random_state=None; set it to an integer for draws that repeat.",
+            "model will have random_state=None; set it to an integer for reproducible draws.",
             UserWarning,
             stacklevel=stacklevel + 1,  # the caller of the estimator's method `save`
         )
         parameters["random_state"] = None
     if parameters.get("bins") == "auto" and hasattr(estimator, "_num_bins"):
-        parameters["bins"] = estimator._num_bins  # constraints that are written out name cuts
+        parameters["bins"] = estimator._num_bins  # constraints whose stored form names cuts
     for part in ("prior", "constraints"):
         if part in parameters and _has_function(parameters[part]):
             parameters[part] = getattr(estimator, f"{part}_")
@@ -202,7 +201,7 @@ def _take_apart(estimator: Any, stacklevel: int = 1) -> tuple[dict[str, Any], Ar
 
 
 def _has_function(part: Any) -> bool:
-    """Whether a prior or constraints hold a function, for which fitted numbers may stand."""
+    """Return whether a prior or constraints contain a function that fitted numbers can replace."""
     if not is_dataclass(part) or isinstance(part, type):
         return False
     values = [getattr(part, field.name) for field in fields(part)]
@@ -243,7 +242,7 @@ def _rebuild(model: dict[str, Any], arrays: Arrays) -> Any:
 
 
 def _check_loaded(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None:
-    """Refuse an estimator that no fit could have made, and a file that holds more than it."""
+    """Reject an estimator that no fit could have made, and a file with additional content."""
     posterior = estimator.posterior_
     require_posterior(posterior, counts_rows=estimator.counts_rows)
     _require_attributes(estimator)
@@ -264,11 +263,11 @@ def _check_loaded(estimator: Any, model: dict[str, Any], arrays: Arrays) -> None
     for name, array in arrays.items():
         same = arrays_again.get(name)
         if same is None or same.dtype != array.dtype or same.tobytes() != array.tobytes():
-            raise ValueError(f"its array {name} is none of a fitted {type(estimator).__name__}")
+            raise ValueError(f"its array {name} is not of a fitted {type(estimator).__name__}")
 
 
 def _require_features(estimator: Any) -> None:
-    """Refuse a schema whose features are not those of the posterior, projections apart."""
+    """Raise unless a schema has the features of the posterior, except projections."""
     schema = getattr(estimator, "schema_", None)
     if schema is None:
         return
@@ -285,7 +284,7 @@ def _require_features(estimator: Any) -> None:
 
 
 def _require_attributes(estimator: Any) -> None:
-    """Refuse fitted attributes that are missing, or of another kind than the class declares."""
+    """Raise if fitted attributes are missing, or differ in kind from the class's declaration."""
     for name, declared in get_type_hints(type(estimator)).items():
         is_kept = _is_fitted_attribute(name) and name not in _NOT_ATTRIBUTES
         if not is_kept or (name == "classes_" and not estimator.is_classifier):
@@ -299,7 +298,7 @@ def _require_attributes(estimator: Any) -> None:
 
 
 def _holds(whole: Any, part: Any) -> bool:
-    """Whether a value of JSON types has all of another: later versions may have more."""
+    """Return whether `value` contains every entry of `other`; newer versions may add entries."""
     if isinstance(whole, dict) and isinstance(part, dict):
         return all(name in whole and _holds(whole[name], each) for name, each in part.items())
     if isinstance(whole, list) and isinstance(part, list) and len(whole) == len(part):

@@ -1,8 +1,8 @@
-"""A posterior as named arrays and JSON, and back to the last bit.
+"""Conversion of a posterior to named arrays and JSON, and back to the last bit.
 
-What follows from other parts is not stored: codes and edges of a design follow from its rows and
-cut points, the paths of soft trees from their topologies. Names of arrays have a dot where an
-object has an attribute.
+Derived parts are not stored: codes and edges of a design follow from its rows and cut points, the
+paths of soft trees from their topologies. A dot in an array's name separates an object from its
+attribute.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _SUMS = (
 
 
 def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:
-    """Take a posterior apart into what goes to JSON, and arrays.
+    """Separate a posterior into JSON content and arrays.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
     Raises
     ------
     ValueError, TypeError, KeyError
-        If it cannot have written this.
+        If it cannot have written them.
     """
     stats = below("sample_stats", arrays)
     values = {name: decode(each) for name, each in described.items()}
@@ -113,18 +113,18 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
 
 
 def under(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a name and a dot before the names of arrays."""
+    """Prefix the names of arrays with a name and a dot."""
     return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
 def below(prefix: str, arrays: Arrays) -> Arrays:
-    """Take the arrays whose names start with a name and a dot, without these."""
+    """Select the arrays whose names start with a name and a dot, and remove this prefix."""
     start = f"{prefix}."
     return {name[len(start) :]: a for name, a in arrays.items() if name.startswith(start)}
 
 
 def _attributes(owner: Any, names: Any) -> Arrays:
-    """Take the arrays that are there."""
+    """Select the arrays that exist."""
     held = ((name, getattr(owner, name)) for name in names)
     return {name: np.asarray(value) for name, value in held if value is not None}
 
@@ -142,20 +142,20 @@ def _describe_design(design: CutPoints) -> tuple[dict[str, Any], Arrays]:
 
 def _rebuild_design(described: dict[str, Any], arrays: Arrays) -> Any:
     names = tuple(described["names"])
-    # Files of 2026 and before have none.
+    # Files of 2026 and before lack them.
     column = arrays.setdefault("column", np.arange(len(names), dtype=np.int32))
     starts = np.diff(column, prepend=-1)
     if column.shape != (len(names),) or starts[:1] != 1 or not np.isin(starts, (0, 1)).all():
-        raise ValueError("features lie in no columns")
+        raise ValueError("features that belong to no columns")
     if "count" in described:
         of_rows = {key: described[key] for key in described if key != "names"}
         return RowlessDesign(names=names, **of_rows, **_take(arrays, _ROWLESS))
     sizes, thresholds = arrays["num_codes"], arrays["cut_threshold"]
     if len(sizes) != len(names) or (sizes < 1).any() or sizes.sum() != len(thresholds):
-        raise ValueError("the numbers of codes do not add up")
+        raise ValueError("the numbers of codes do not sum correctly")
     of_feature = np.split(thresholds, np.cumsum(sizes)[:-1])
     if not all(t[0] == -np.inf and (np.diff(t[1:]) > 0).all() for t in of_feature):
-        raise ValueError("cut points do not rise")
+        raise ValueError("cut points that are not increasing")
     return Design.from_matrix(
         arrays["matrix"],
         weights=arrays["weights"],

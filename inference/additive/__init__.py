@@ -1,1 +1,1 @@
-"""Sums of trees: each tree is redrawn exactly given all the others."""
+"""Sums of trees, sampled by Gibbs steps: each tree given all the others."""

@@ -1,19 +1,20 @@
 """A sum of trees under any likelihood that is twice differentiable in the sum.
 
 Let f be the sum of m trees at n rows, and r the sum of all trees but one. The log likelihood is
-expanded to second order around r, of the mixed derivatives by their sums over a row; so the tree
-has normal targets g / a with precisions a, where g is the gradient and a the absolute second
-derivative. A move of `bdtppl.inference.additive.kernels` is reversible for the tree's law given
-these, and accepted by Metropolis-Hastings: as r does not depend on the tree, the ratio of the
-likelihood and of what stands for it is all that counts. So chains have the right law whatever the
-likelihood; the closer it is to its expansion over the reach of one tree, the more are accepted.
+expanded to second order around r, using the sums of mixed derivatives over a row. The tree then has
+normal targets g / a with precisions a, where g is the gradient and a the absolute second
+derivative. A move of `bdtppl.inference.additive.kernels` is reversible for the tree's distribution
+given these targets, and is the proposal of a Metropolis-Hastings step. As r does not depend on the
+tree, only the ratio of the likelihood and its expansion enters the acceptance probability. Chains
+therefore have the right distribution for any likelihood; acceptance is higher if the expansion is
+accurate over the reach of one tree.
 
-Where rows say much, the expansion is too rough even so, and nothing is accepted. Then a first tree
-is grown from nothing by the expansion around r, and the likelihood is expanded once more around r
-and this tree's values. They do not depend on the tree that is replaced either.
+If rows are very informative, the expansion is too inaccurate, and nothing is accepted. Then a first
+tree is grown from scratch by the expansion around r, and the likelihood is expanded again around r
+plus this tree's values, which do not depend on the replaced tree either.
 
-Where the log likelihood is a quadratic in f and rows are apart, nothing needs to be accepted: all
-trees are redrawn by one sweep.
+If the log likelihood is quadratic in f with independent rows, no acceptance step is needed: one
+Gibbs sweep redraws all trees.
 
 References
 ----------
@@ -33,7 +34,7 @@ from bdtppl.inference.additive.in_jax import SumState, TreeSweep
 from bdtppl.models.hard.additive import AdditivePrior
 
 _MOST_STEPS, _LEAST_STEP = 100, 1e-3
-_LEAST_SHARE = 1e-3  # of the mean second derivative, where the own one vanishes
+_LEAST_SHARE = 1e-3  # of the mean second derivative, if the row's own vanishes
 _ROUNDING = 1e-4
 _TINY = 1e-12
 _PROBES = 3
@@ -43,7 +44,7 @@ Terms = Callable[[jax.Array], Any]
 
 
 def total_of(terms: Any) -> jax.Array:
-    """Add up all terms of a pytree."""
+    """Sum all terms of a pytree."""
     return sum((jnp.sum(each) for each in jax.tree.leaves(terms)), jnp.zeros(()))
 
 
@@ -55,12 +56,12 @@ def gradient_and_curvature(terms: Terms, f: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def is_normal(terms: Terms, key: jax.Array, num_rows: int, scale: float = 1.5) -> bool:
-    """Find out whether the log likelihood is a quadratic in f with each row apart.
+    """Return whether the log likelihood is quadratic in f with independent rows.
 
-    Its second derivatives are compared at random points of some ``scale``: they must be the same,
-    diagonal, and nowhere negative, and rows without one must have no slope. Each row is compared
-    with itself, up to rounding, however much more other rows say. An analytic function that is no
-    quadratic fails but for a set of points of probability 0.
+    Its second derivatives are compared at random points of some ``scale``: they must be equal,
+    diagonal and nowhere negative, and rows with zero curvature must have zero slope. Each row is
+    compared with itself up to rounding, so more informative rows do not matter. An analytic
+    function that is not quadratic fails with probability 1.
     """
     gradient = jax.grad(lambda f: total_of(terms(f)))
 
@@ -86,7 +87,7 @@ def is_normal(terms: Terms, key: jax.Array, num_rows: int, scale: float = 1.5) -
 def redraw_all(
     sweep: TreeSweep, terms: Terms, f: jax.Array, trees: SumState, weight: jax.Array, key: jax.Array
 ) -> tuple[SumState, jax.Array]:
-    """Redraw all trees given a log likelihood that is a quadratic; new trees and their sum.
+    """Redraw all trees given a quadratic log likelihood; return new trees and their sum.
 
     Parameters
     ----------
@@ -118,12 +119,12 @@ def redraw_each(
     power: Any = 1.0,
     twice: Any = False,
 ) -> tuple[SumState, jax.Array, jax.Array]:
-    """Propose a new tree for each, one after the other, and accept it by Metropolis-Hastings.
+    """Propose a new tree for each one in turn, and accept it by Metropolis-Hastings.
 
     Parameters
     ----------
     sweep
-        The proposals. Each visit must make one move: several ones are not reversible.
+        The proposals. Each visit must make one move: several are not reversible.
     terms, f, trees, weight
         As in `redraw_all`.
     key
@@ -136,9 +137,9 @@ def redraw_each(
     Returns
     -------
     trees, f
-        As they are after all.
+        The final sum and trees.
     accepted
-        Share of the proposals that were accepted.
+        Share of accepted proposals.
     """
     numbers_key, accept_key, first_key = jax.random.split(key, 3)
     uniform, normal = sweep.random_numbers(numbers_key)
@@ -164,7 +165,8 @@ def redraw_each(
             slope, precision = first
             return targets(growing(seed, slope / precision, precision, weight, numbers)[1])
 
-        # A loop of no or one turn: JAX batches no condition around calls that batch themselves.
+        # A loop of zero or one turn, because JAX does not batch conditions around calls that batch
+        # themselves.
         slope, precision = lax.fori_loop(
             0, jnp.asarray(twice, jnp.int32), targets_around_a_tree, targets(jnp.zeros_like(f))
         )
@@ -197,9 +199,9 @@ def redraw_each(
 
 
 def best_level(terms: Terms, num_rows: int) -> float:
-    """Find the constant that f should start from: Newton steps of the log likelihood, from 0.
+    """Find the initial constant of f by Newton steps of the log likelihood, from 0.
 
-    Steps are halved until they gain; where nothing gains or is finite it is 0.
+    Steps are halved until they gain; if nothing gains or is finite, the constant is 0.
     """
 
     @jax.jit
@@ -221,25 +223,25 @@ def best_level(terms: Terms, num_rows: int) -> float:
 
 
 def first_power(prior: AdditivePrior, terms: Terms, f: jax.Array) -> float:
-    """Choose the power of the likelihood that warm-up starts with.
+    """Choose the power of the likelihood at the start of warm-up.
 
-    Far from the bulk of the posterior the expansion overshoots, and all is rejected. With this
-    power the likelihood moves a leaf with all rows by about one prior standard deviation.
+    The expansion overshoots far from the bulk of the posterior, and all proposals are rejected.
+    With this power the likelihood moves a leaf of all rows by about one prior standard deviation.
     """
     slope = float(jax.jit(lambda f: jnp.abs(gradient_and_curvature(terms, f)[0]).sum())(f))
     return min(1.0, 1.0 / (float(prior.leaf_scale) * slope + _TINY))
 
 
 def _precision(slope: jax.Array, curve: jax.Array) -> jax.Array:
-    """Choose the precisions [n] of normal targets; any function of the other trees is right.
+    """Choose the precisions [n] of normal targets; any function of the other trees is valid.
 
-    Where the curvature is negligible, as of a Laplace law, it is the squared slope, whose mean is
-    the Fisher information, too.
+    If the curvature is negligible, as for a Laplace distribution, it is the squared slope, whose
+    mean is also the Fisher information.
     """
     curve = jnp.abs(curve)
     return jnp.where(curve < _LEAST_SHARE * slope**2, slope**2, curve)
 
 
 def _log_ratio(gain, slope, precision, before, after):
-    """Compare what the log likelihood gains by a new tree with what its expansion gains."""
+    """Return the log likelihood's gain from a new tree less that of its expansion."""
     return gain - jnp.sum((after - before) * (slope - 0.5 * precision * (after + before)))

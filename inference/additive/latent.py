@@ -1,8 +1,8 @@
-"""Latent variables that make the conditional law of sums of trees normal, for class labels.
+"""Latent variables that make the full conditionals of sums of trees normal, for class labels.
 
 Probit: a label is the sign of a normal variable with variance 1 around the sum (Albert and Chib
-1993). Logistic: given a Polya-gamma variable the likelihood of a label is that of a normal one,
-whose precision it is (Polson, Scott and Windle 2013, theorem 1); its shape is the label's weight.
+1993). Logistic: given a Polya-gamma variable, the likelihood of a label is normal with this
+variable as precision (Polson, Scott and Windle 2013, theorem 1); its shape is the label's weight.
 """
 
 import math
@@ -11,11 +11,11 @@ import numba
 
 _native = numba.njit(cache=True, nogil=True, error_model="numpy")
 
-_LIMIT = 0.64  # between both series, where they cross
-_LARGEST = 300.0  # of half a tilt: exponentials stay finite
-_LEAST_TILT = 1e-3  # of series; by 0 the variance is no number
-_MOST_SUMMED = 8  # exact draws are added up; for larger shapes the series is faster
-_TERMS = 16  # of the series, and one more for each unit of the tilt
+_LIMIT = 0.64  # where both series cross
+_LARGEST = 300.0  # half of a tilt: exponentials stay finite
+_LEAST_TILT = 1e-3  # terms of series; at 0 the variance is not a number
+_MOST_SUMMED = 8  # exact draws that are summed; for larger shapes the series is faster
+_TERMS = 16  # terms of the series, and one more for each unit of the tilt
 _LEAST_DRAWN = 1e-6  # of a draw in its shape: else targets would be so far off that sums round
 
 
@@ -26,7 +26,7 @@ def _normal_cdf(x):
 
 @_native
 def _term(n, x):
-    """Term of the alternating series of the density (section 4 there, after Devroye 2009)."""
+    """Return a term of the alternating series of the density (section 4, after Devroye 2009)."""
     k = n + 0.5
     if x <= _LIMIT:
         return math.pi * k * (2 / (math.pi * x)) ** 1.5 * math.exp(-2 * k * k / x)
@@ -35,7 +35,7 @@ def _term(n, x):
 
 @_native
 def _truncated_inverse_gaussian(z, generator):
-    """Draw from the inverse Gaussian law of mean 1 / z and shape 1, below the limit."""
+    """Draw from the inverse Gaussian distribution of mean 1 / z and shape 1, below the limit."""
     if z * _LIMIT < 1:
         while True:
             first, second = generator.standard_exponential(), generator.standard_exponential()
@@ -88,7 +88,8 @@ def _polya_gamma(tilt, generator):
 def _polya_gamma_by_series(shape, tilt, generator):
     """Draw from PG(shape, tilt) by the first gamma variables of its series (equation 1 there).
 
-    One more has the mean and the variance of all others; the third cumulant is right to 1e-5.
+    One more variable has the mean and the variance of all others; the third cumulant is accurate to
+    1e-5.
     """
     z = min(max(abs(tilt), _LEAST_TILT), 2 * _LARGEST)
     mean = math.tanh(0.5 * z) / (2 * z)
@@ -114,7 +115,7 @@ def draw_polya_gamma(tilt, shape, generator, drawn):
     generator
         numpy.random.Generator.
     drawn
-        float64 [n]; changed.
+        float64 [n]; output.
     """
     for i in range(len(tilt)):
         if shape[i] <= _MOST_SUMMED and shape[i] == math.floor(shape[i]):
@@ -127,7 +128,7 @@ def draw_polya_gamma(tilt, shape, generator, drawn):
 
 @_native
 def _positive_normal(mean, generator):
-    """Draw from the normal law of a mean and variance 1, above 0 (Robert 1995)."""
+    """Draw from the normal distribution of a mean and variance 1, above 0 (Robert 1995)."""
     if mean >= 0:
         while True:
             x = mean + generator.standard_normal()
@@ -155,7 +156,7 @@ def draw_truncated(mean, is_positive, times, generator, drawn):
     generator
         numpy.random.Generator.
     drawn
-        float64 [n]; changed.
+        float64 [n]; output.
     """
     for i in range(len(mean)):
         sign = 1.0 if is_positive[i] else -1.0

@@ -1,8 +1,8 @@
-"""A Gibbs step of the standard deviation of the values of leaves.
+"""A Gibbs step for the standard deviation of the values of leaves.
 
-It is a product of two factors, a normal and one over a chi variable, which has a half-Cauchy law.
-The normal factor multiplies a whole sum, so all values move at once (Gelman 2006, Prior
-distributions for variance parameters in hierarchical models, section 3.2).
+The standard deviation is a product of a normal variable and one over a chi variable, which has a
+half-Cauchy distribution. The normal factor multiplies a whole sum, so all values move at once
+(Gelman 2006, Prior distributions for variance parameters in hierarchical models, section 3.2).
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def draw_leaf_factors(
     median: float,
     keeps_sign: bool = False,
 ) -> float:
-    """Draw the factors of one sum, in place; returns by what all values are to be multiplied.
+    """Draw the factors of one sum, in place; return the factor for all values.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def draw_leaf_factors(
     squares, num_leaves
         Sum of the squares of all values, and their number.
     explained, target, precision
-        float64 [n]; what the trees say of each row, what they explain, and its precision.
+        float64 [n]; the trees' sum at each row, its targets, and their precision.
     median
         Median of the prior of the standard deviation.
     keeps_sign
@@ -43,5 +43,5 @@ def draw_leaf_factors(
     total = (precision * unit) @ unit + median**-2
     factors[0] = (precision * unit) @ target / total + generator.standard_normal() / np.sqrt(total)
     if keeps_sign and factors[0] * before < 0:
-        factors[0] = before  # the draw is a proposal then, and this refuses it
+        factors[0] = before  # the draw is then a proposal, and is rejected here
     return factors[0] / before

@@ -1,13 +1,13 @@
-"""A Gibbs step of the linear term of a sum of trees.
+"""A Gibbs step for the linear term of a sum of trees.
 
 Coefficients are normal with mean 0 and one standard deviation, whose prior is half-Cauchy. It is
-drawn by way of an inverse gamma variable (Makalic and Schmidt 2016, A simple sampler for the
+drawn with an auxiliary inverse gamma variable (Makalic and Schmidt 2016, A simple sampler for the
 horseshoe estimator, equations 2 and 3).
 
-Some coefficients may have a known sign. A draw that breaks it is refused, as a proposal of
-Metropolis and Hastings from the law without signs; then the coefficients move on one after the
-other, each given the others and within its bounds (`slice_within`). Whether the draw is refused
-does not depend on the coefficients before it, so both together leave the law invariant.
+Some coefficients may have a known sign. A draw that violates it is rejected, as a
+Metropolis-Hastings proposal from the distribution without signs; then the coefficients move one
+after the other, each given the others and within its bounds (`slice_within`). The rejection does
+not depend on the coefficients before it, so both steps together leave the distribution invariant.
 """
 
 from typing import Any
@@ -17,33 +17,33 @@ from scipy.linalg import solve_triangular
 
 from bdtppl.inference.additive.monotone import slice_within
 
-_FEW_COLUMNS = 200  # whose equations are solved however few rows there are
-_LEAST_SINGULAR = 1e-12  # of the largest one
+_FEW_COLUMNS = 200  # columns whose equations are solved even for few rows
+_LEAST_SINGULAR = 1e-12  # relative to the largest one
 _LEAST_RIDGE = 1e-14  # of the trace
-_LEAST_DEVIATION = 1e-10  # of the deviation in its prior's median
+_LEAST_DEVIATION = 1e-10  # deviation relative to its prior's median
 
 
 class LinearTerm:
-    """Draws coefficients and their deviation, given what they explain; n rows, p columns.
+    """Gibbs sampler of coefficients and their standard deviation; n rows, p columns.
 
     Parameters
     ----------
     columns
         float64 [n, p].
     weights
-        float64 [n]; of the rows.
+        float64 [n]; weights of the rows.
     scale
         Median of the prior of the deviation, above 0.
     sign
-        int [p] or one for all; 1 where a coefficient is not below 0, -1 where not above, else 0.
+        int [p] or one for all; 1 if a coefficient is not below 0, -1 if not above, else 0.
     """
 
     def __init__(self, columns: np.ndarray, weights: np.ndarray, scale: float, sign: Any = 0):
         self.columns, self.scale, self._weights = columns, scale, weights
         self._sign = np.broadcast_to(sign, columns.shape[1])
         root = np.sqrt(weights)
-        # A basis in which coefficients are independent, where precisions are those of the rows. Its
-        # signs, and its size where columns depend on each other, are those of repeated rows, too.
+        # A basis of independent coefficients if precisions are those of the rows. Repeated rows
+        # give the same signs, and the same size if columns are dependent.
         left, singular, basis = np.linalg.svd(root[:, None] * columns, full_matrices=False)
         kept = singular > _LEAST_SINGULAR * singular.max(initial=0.0)
         sign = np.sign(basis[kept] @ np.cos(np.arange(columns.shape[1])))
@@ -66,14 +66,14 @@ class LinearTerm:
         generator
             Random numbers.
         target
-            float64 [n]; what the term explains.
+            float64 [n]; targets of the term.
         precision, factor
             float64 [n], or None for the weights, and a factor; their product is the precision of
             each target.
         deviation
             Standard deviation of the coefficients.
         before
-            float64 [p]; the coefficients until now, which are needed where they have signs.
+            float64 [p]; the current coefficients, which are needed if they have signs.
         """
         num_rows, num_columns = self.columns.shape
         normal = generator.standard_normal(num_columns)
@@ -86,14 +86,14 @@ class LinearTerm:
         elif num_columns <= max(num_rows, _FEW_COLUMNS):
             weighted = (factor * precision)[:, None] * self.columns
             total = weighted.T @ self.columns
-            # Where columns depend on each other, rounding must not make it indefinite.
+            # With dependent columns, rounding must not make it indefinite.
             total.flat[:: num_columns + 1] += max(deviation**-2, _LEAST_RIDGE * np.trace(total))
             root = np.linalg.cholesky(total)
             middle = solve_triangular(root, weighted.T @ target, lower=True)
             drawn = solve_triangular(root.T, middle + normal)
         else:
-            # Bhattacharya, Chakraborty and Mallick 2016, algorithm 1: a draw of the prior with its
-            # noise is moved to the targets.
+            # Bhattacharya, Chakraborty and Mallick 2016, algorithm 1: a prior draw with its noise
+            # is moved to the targets.
             root = np.sqrt(factor * precision)
             rows = root[:, None] * self.columns
             drawn = deviation * normal

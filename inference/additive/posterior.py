@@ -1,4 +1,4 @@
-"""Draws of sums of trees, and what they predict."""
+"""Draws of sums of trees, and their predictions."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -37,27 +37,27 @@ class SumPosterior:
     design, y
         Training rows [n] and targets.
     rule
-        int [chain, draw, sum, m, 2^L - 1]; rule of each node of complete binary trees, -1 where it
-        is no split. The rules are those of `bdtppl.inference.additive.tables.row_tables`.
+        int [chain, draw, sum, m, 2^L - 1]; rule of each node of complete binary trees, -1 if it is
+        not a split. The rules are those of `bdtppl.inference.additive.tables.row_tables`.
     value
         float64 [chain, draw, sum, m, 2^(L + 1) - 1]; values of leaves, 0 elsewhere.
     variance
-        float64 [chain, draw]; of the noise, the mean over the training rows where it differs; 1 for
-        classes.
+        float64 [chain, draw]; variance of the noise, averaged over the training rows if
+        it differs; 1 for classes.
     feature_weight
         float64 [chain, draw, d].
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_likelihood``).
     noise_rule, noise_value
         int [chain, draw, m', 2^L - 1] and float64 [chain, draw, m', 2^(L + 1) - 1]; trees of the
-        product of variances and their values, 1 where no leaf is; None for one variance.
+        product of variances and their values, 1 outside leaves; None for one variance.
     linear, linear_deviation
         float64 [chain, draw, sum, p] and [chain, draw, sum, blocks]; coefficients of the linear
         terms, in the order of `bdtppl.models.hard.linear.LinearColumns`, and their standard
         deviations; None without such terms.
     leaf_scale
-        float64 [chain, draw, sum]; standard deviation of the values of leaves; None where it is
-        that of the prior.
+        float64 [chain, draw, sum]; standard deviation of the values of leaves; None if it is the
+        prior's.
     scale
         Scale on which real targets are the sum plus noise. The prior, the sums and the noise are on
         this scale; targets, their means, densities and draws are not.
@@ -141,13 +141,13 @@ class SumPosterior:
 
     @property
     def bytes_a_row(self) -> int:
-        """What one row takes in temporary arrays of predictions."""
-        # Of real targets quantiles have about twelve arrays, of classes means have about six.
+        """Bytes per row in temporary arrays of predictions."""
+        # Quantiles of real targets need about twelve arrays, means of classes about six.
         num_arrays = 12 if self.prior.link == "identity" else 6 * max(self.prior.num_sums, 2)
         return num_arrays * 8 * self.variance.size
 
     def take(self, draws: np.ndarray) -> "SumPosterior":
-        """Keep some draws by their places among all, as one chain."""
+        """Select draws by their places among all, as one chain."""
         arrays = {
             name: getattr(self, name).reshape(-1, *getattr(self, name).shape[2:])[draws][None]
             for name in _ARRAYS
@@ -157,7 +157,7 @@ class SumPosterior:
         return replace(self, **arrays, sample_stats=stats)
 
     def in_units(self, unit: float) -> "SumPosterior":
-        """Return the posterior of targets that are so many times as large."""
+        """Return the posterior of targets multiplied by a factor."""
         if unit == 1:
             return self
         prior = replace(
@@ -189,7 +189,7 @@ class SumPosterior:
         )
 
     def on_scale(self, scale: TargetScale, y: np.ndarray) -> "SumPosterior":
-        """Return the posterior of targets [n] that a scale turns into those of this one."""
+        """Return the posterior of targets [n] that a scale transforms to those of this one."""
         if scale == IDENTITY:
             return self
         gained = self.row_weights @ scale.log_slope(y)
@@ -217,7 +217,7 @@ class SumPosterior:
         used = is_split.copy()
         used[:, 0] = True
         used[:, 1:] |= np.repeat(is_split[:, :internal], 2, axis=1)
-        # Slots of the complete tree that are used, in order, become the first ones.
+        # The used slots of the complete tree, in order, become the first ones.
         order = np.argsort(~used, axis=1, kind="stable")
         place = (np.cumsum(used, axis=1) - 1).astype(np.int32)
         feature = rows.feature[rule]
@@ -248,7 +248,7 @@ class SumPosterior:
         )
 
     def mean(self, matrix: np.ndarray) -> np.ndarray:
-        """Mean of a new target of the identity link, float64 [m]; quicker than that of `means`.
+        """Return the mean of a new target for the identity link, float64 [m]; faster than `means`.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class SumPosterior:
         """
         if self.scale != IDENTITY:
             return self.means(matrix).mean(axis=(0, 1))
-        # Contiguous, for the bits of a sum depend on the order in memory.
+        # Contiguous, because the bits of a sum depend on the order in memory.
         linear = self._linear_terms(matrix, lambda drawn: drawn.copy("C").mean(axis=(0, 1)))
         trees = self._mean_evaluation(bins_of(self.design, matrix))
         return (trees + self.prior.offsets_at(matrix) + linear)[0]
@@ -285,7 +285,7 @@ class SumPosterior:
         return BoxTerms.of(self.design, self._rows, rule, value)
 
     def _linear_terms(self, matrix: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Compute what a function of the coefficients' draws adds to sums, [..., sum, m]."""
+        """Compute the contribution of the coefficients' draws to sums, [..., sum, m]."""
         if self.linear is None:
             return 0.0
         # Not by BLAS, whose last bits depend on the number of rows.
@@ -298,7 +298,8 @@ class SumPosterior:
     def new_effects(self) -> np.ndarray:
         """Draw the effects of a group without training rows, float64 [chain, draw, sum, blocks].
 
-        Their deviation is that of each draw; over draws they are spread evenly over its law.
+        Their standard deviation is that of each draw; over draws they are spread evenly over their
+        distribution.
         """
         deviation, rng = np.asarray(self.linear_deviation), np.random.default_rng(0)
         shape = deviation.shape
@@ -308,7 +309,7 @@ class SumPosterior:
         return deviation * normal.reshape(shape)
 
     def deviations(self, matrix: np.ndarray) -> np.ndarray:
-        """Compute the noise of each draw and row, [chain, draw, m], or [..., 1] if rows share it.
+        """Return the noise of each draw and row, [chain, draw, m], or [..., 1] if rows share it.
 
         Parameters
         ----------
@@ -321,7 +322,7 @@ class SumPosterior:
         return np.exp(0.5 * total).reshape(*self.variance.shape, -1)
 
     def means(self, matrix: np.ndarray) -> np.ndarray:
-        """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
+        """Return the mean of a new target given each draw, [chain, draw, m, ...].
 
         Parameters
         ----------
@@ -337,7 +338,7 @@ class SumPosterior:
         return class_probabilities(self.prior.link, sums)
 
     def predictive(self, matrix: np.ndarray) -> NoiseMixture | ScaledMixture | ClassMixture:
-        """Mix the predictives of the draws at rows [m, d]."""
+        """Return the mixture of the predictives of the draws at rows [m, d]."""
         if self.prior.link != "identity":
             means = self.means(matrix)
             return ClassMixture(means.reshape(-1, *means.shape[2:]))
@@ -357,13 +358,13 @@ class SumPosterior:
         return (uniform >= running).sum(axis=-1)
 
     def log_likelihood(self) -> np.ndarray:
-        """Log density of each row given each draw, times its weight, float64 [chain, draw, n]."""
+        """Return each row's log density times weight given each draw, float64 [chain, draw, n]."""
         each = self.predictive(self.matrix).each_log_density(self.y) * self.row_weights
         return each.reshape(*self.variance.shape, -1)
 
 
 class _SumMixture(NoiseMixture):
-    """The predictives of all draws, which are evaluated where the mean is not enough."""
+    """The predictives of all draws, evaluated only if more than the mean is needed."""
 
     posterior: SumPosterior
     matrix: np.ndarray

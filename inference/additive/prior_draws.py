@@ -27,13 +27,13 @@ def draw_sum_prior(
     Raises
     ------
     ValueError
-        If features have weights of their own, whose law is known up to a factor alone.
+        If feature weights are random: their distribution is known only up to a factor.
     """
     prior, design = posterior.prior, posterior.design
     if prior.sparsity is not None:
         raise ValueError(
-            "Sums of trees under a sparse prior are not drawn: min_leaf excludes trees, and how "
-            "many depends on the features' weights."
+            "Sums of trees cannot be drawn from a sparse prior: min_leaf excludes trees, and their "
+            "number depends on the features' weights."
         )
     rows = row_tables(design)
     weight = design.equal_weights

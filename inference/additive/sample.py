@@ -1,4 +1,4 @@
-"""Chains of sums of trees, side by side over threads or workers."""
+"""Chains of sums of trees, side by side in threads or on workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference
 
 _SWEEPS_AT_ONCE = 10
-_SWEEPS_OF_A_WORKER = 100  # to which the state travels
+_SWEEPS_OF_A_WORKER = 100  # per task, to which the state is sent
 _GROWING_SWEEPS = 10
 
 
 class SumsUnderWay(NamedTuple):
-    """Chains on their way.
+    """State of running chains.
 
     Attributes
     ----------
@@ -27,11 +27,11 @@ class SumsUnderWay(NamedTuple):
     chains
         `AdditiveState` of arrays [chain, ...].
     extensions
-        How often the chains have gone on.
+        Number of extensions of the chains.
     agree
-        Whether they agreed when they were done last.
+        Whether they agreed when they last finished.
     sweep
-        int [draw]; number of the sweep that each draw is from.
+        int [draw]; sweep of each draw.
     drawn
         Draws, arrays [chain, draw, ...] by name.
     log_likelihood
@@ -57,20 +57,19 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
     """Chains of sums of trees, which start from a seed (see `bdtppl.inference.run`).
 
     The random numbers of a sweep depend on the seed, the chain and the number of the sweep alone.
-    Of a run that a time limit ends in warm-up, the draws are of the second half of its sweeps.
+    If a time limit ends a run in warm-up, the draws are from the second half of its sweeps.
 
     Attributes
     ----------
     kernel
-        What moves the chains.
+        The transition kernel.
     chains, warmup, draws, thin
-        Chains, sweeps of each that are thrown away, and draws that are kept, one every ``thin``
-        sweeps.
+        Chains, warm-up sweeps of each, and draws that are kept, one every ``thin`` sweeps.
     extensions, agree
-        As long as chains do not agree, they go on, at most so many times: their draws become
-        warm-up, and ``thin`` doubles.
+        Most extensions of chains that do not agree: their draws become warm-up, and ``thin``
+        doubles.
     done
-        What there is of the chains.
+        Current state of the chains.
     """
 
     counts: ClassVar[str] = "sweeps"
@@ -85,14 +84,14 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
     done: SumsUnderWay | None = None
 
     def going_on(self, before: "SumChains", state: SumsUnderWay) -> "SumChains":
-        """Return chains that go on where others have ended, with as many draws or more.
+        """Return chains that continue finished ones, with as many draws or more.
 
-        What was thrown away remains so, and draws are as far apart as they were at the end.
+        Discarded sweeps remain discarded, and the spacing of draws does not change.
 
         Raises
         ------
         ValueError
-            If these are other chains.
+            If the chains differ.
         """
         own, other = (
             (design.matrix, design.weights, design.cut_threshold, y)
@@ -113,7 +112,7 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         )
 
     def start(self, rng_key: int) -> SumsUnderWay:
-        """Start at trees of one leaf, or where chains have ended."""
+        """Start at trees of one leaf, or from the end of other chains."""
         if self.done is not None:
             return self.done
         first = self.kernel.init()
@@ -135,7 +134,7 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         return SumsUnderWay(rng_key, chains, 0, False, *nothing)
 
     def from_arrays(self, rng_key: int, arrays: Any) -> SumsUnderWay:
-        """Read a state back, and check that its lengths fit together."""
+        """Read a stored state, and check that its lengths are consistent."""
         state = super().from_arrays(rng_key, arrays)
         if not 0 <= state.extensions <= MOST_EXTENSIONS:
             raise ValueError(f"chains cannot have been extended {state.extensions} times")
@@ -144,30 +143,30 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         least = self._num_sweeps(state.extensions - 1) if state.extensions else 0
         is_due = least <= state.reached <= self._num_sweeps(state.extensions)
         if not is_due or lengths != {len(sweep)} or not np.array_equal(sweep, state.sweep):
-            raise ValueError("the lengths of its arrays do not fit together")
+            raise ValueError("the lengths of its arrays are inconsistent")
         return state
 
     def lengths(self, state: SumsUnderWay) -> dict[str, tuple[int, int]]:
-        """List the extensions that were made, and those that may be."""
+        """List the extensions made and allowed."""
         return {"extensions": (state.extensions, self.extensions)}
 
     def _warmup(self, extensions: int) -> int:
-        """Sweeps that are thrown away after some extensions."""
+        """Return the number of warm-up sweeps after some extensions."""
         return self.warmup + self.draws * self.thin * (2**extensions - 1)
 
     def _num_sweeps(self, extensions: int) -> int:
         return self._warmup(extensions) + self.draws * self.thin * 2**extensions
 
     def _thrown_away(self, extensions: int, reached: int) -> int:
-        """Sweeps before those whose draws are kept: until the end the first half, or fewer."""
+        """Return the number of sweeps before the draws: until the end the first half, or fewer."""
         warmup = self._warmup(extensions)
         if reached >= self._num_sweeps(extensions):
             return warmup
-        least = self._warmup(extensions - 1) if extensions else 0  # the others are gone
+        least = self._warmup(extensions - 1) if extensions else 0  # the others are discarded
         return min(warmup, max(reached // 2, least))
 
     def _kept(self, extensions: int, reached: int, sweeps: np.ndarray) -> np.ndarray:
-        """Take, of some sweeps, those whose draws are kept."""
+        """Select the sweeps whose draws are kept."""
         is_due = (sweeps + 1 - self._warmup(extensions)) % (self.thin * 2**extensions) == 0
         return sweeps[is_due & (sweeps >= self._thrown_away(extensions, reached))]
 
@@ -180,16 +179,16 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         return state.reached, self._num_sweeps(state.extensions)
 
     def is_done(self, state: SumsUnderWay) -> bool:
-        """Tell whether the chains agree, or may not go on."""
+        """Return whether the chains agree, or may not be extended."""
         is_whole = state.reached >= self._num_sweeps(state.extensions)
         return is_whole and (state.agree or state.extensions >= self.extensions)
 
     def in_words(self, state: SumsUnderWay) -> str:
-        """Say that chains disagree, where they do."""
-        return "chains disagree and go on" if state.extensions else ""
+        """Report chains that disagree."""
+        return "chains disagree and continue" if state.extensions else ""
 
     def advance(self, state: SumsUnderWay) -> SumsUnderWay:
-        """Make some sweeps of each chain."""
+        """Run some sweeps of each chain."""
         extensions = state.extensions + (state.reached >= self._num_sweeps(state.extensions))
         at_once = _SWEEPS_OF_A_WORKER if num_workers() > 1 else _SWEEPS_AT_ONCE
         # The second half of the first chunk has a draw.
@@ -238,7 +237,7 @@ def _advance_chain(
     chain: int,
     state: AdditiveState,
 ) -> tuple[AdditiveState, dict[str, np.ndarray], np.ndarray]:
-    """Move a copy of one chain on; returns its state, the draws to keep and log likelihoods."""
+    """Advance a copy of one chain; return its state, the draws to keep and log likelihoods."""
     room, log_likelihood = kernel.make_room(), np.empty(len(sweeps))
     state = jax.tree.map(np.array, state)._replace(variance=float(state.variance))
     drawn = {

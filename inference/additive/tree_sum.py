@@ -52,7 +52,7 @@ class SumProblem:
         return float(self.prior.leaf_scale) * self.prior.num_trees**0.5
 
     def require_rules(self) -> None:
-        """Refuse rows that no tree can split.
+        """Raise if no tree can split the rows.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class SumProblem:
         Raises
         ------
         ValueError
-            If columns differ, or a value is missing where none was.
+            If columns differ, or a value is missing in a complete column.
         """
         matrix = self.schema.transform(_as_table(table), refuse_unknown=False)
         refuse_new_missing(matrix, self.design.has_missing, self.schema.features)
@@ -104,25 +104,25 @@ class SumProblem:
 
 
 def _as_table(table: Any) -> Any:
-    """Turn arrays of JAX into those of NumPy; leave tables with names as they are."""
+    """Convert arrays of JAX to NumPy; leave tables with names unchanged."""
     return as_table(table) if has_names(table) or isinstance(table, Mapping) else np.asarray(table)
 
 
 class TreeSum(dist.Distribution):
     """Distribution of a sum of hard trees at the rows of a table (BART), one value a row.
 
-    Its draws are to be sampled by `bdtppl.TreeGibbs`: the density of the values alone, without the
-    trees, has no closed form.
+    `bdtppl.TreeGibbs` samples it, because the density of the values alone, without the trees, has
+    no closed form.
 
     Parameters
     ----------
     X
-        Table of n rows: array, or frame with names; NaN is missing. No traced array.
+        Table of n rows: array, or frame with names; NaN is missing. It must not be traced.
     trees
         Number of trees.
     scale
         Prior standard deviation of the sum at a row; the mean is 0, so add an offset or an
-        intercept in the model where 0 is far off. The default suits logits, probits and logs.
+        intercept to the model if 0 is far off. The default suits logits, probits and logs.
     max_depth, min_leaf
         Most levels of splits of a tree, and fewest rows of a leaf.
     bins
@@ -130,13 +130,13 @@ class TreeSum(dist.Distribution):
     alpha, beta
         A node of depth l is split with the prior probability alpha (1 + l)^-beta.
     sparsity
-        Concentration of a Dirichlet prior of the features' weights; None for equal weights.
+        Concentration of a Dirichlet prior on the features' weights; None for equal weights.
 
     Notes
     -----
     The prior is that of `bdtppl.models.hard.additive`: leaf values are normal with standard
-    deviation ``scale / sqrt(trees)``. The event is the vector of all rows: no plate around the site
-    is needed, and none over the rows is right.
+    deviation ``scale / sqrt(trees)``. The event is the vector of all rows, so the site must not be
+    in a plate over rows.
 
     References
     ----------
@@ -177,11 +177,11 @@ class TreeSum(dist.Distribution):
     ):
         if isinstance(X, Tracer):
             raise TypeError(
-                "TreeSum needs the numbers of X, which JAX traces here: give X as an argument of "
-                "MCMC.run with jit_model_args=False (the default), and compute nothing from it."
+                "TreeSum needs concrete values of X, which JAX traces here: pass X as an argument "
+                "of MCMC.run with jit_model_args=False (the default), and compute nothing from it."
             )
         if isinstance(scale, Tracer):
-            raise TypeError("The scale of a TreeSum must be a number, and no site of the model.")
+            raise TypeError("The scale of a TreeSum must be a number, and not a site of the model.")
         for name, value, most in (
             ("trees", trees, None),
             ("max_depth", max_depth, MOST_TREE_LEVELS),
@@ -206,7 +206,7 @@ class TreeSum(dist.Distribution):
         super().__init__((), (len(self.problem.matrix),), validate_args=validate_args)
 
     def log_prob(self, value: Any) -> Any:
-        """Refuse: the density has no closed form.
+        """Raise: the density has no closed form.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class TreeSum(dist.Distribution):
         )
 
     def expand(self, batch_shape: tuple[int, ...]) -> Any:
-        """Refuse: a sum is one event over all rows.
+        """Raise: a sum is one event over all rows.
 
         Raises
         ------
@@ -229,8 +229,8 @@ class TreeSum(dist.Distribution):
         if tuple(batch_shape) == ():
             return self
         raise ValueError(
-            "A TreeSum is expanded, or stands inside a plate. Its event is the vector of all rows: "
-            "put it outside of the plates, one site for each sum."
+            "A TreeSum cannot be expanded or be inside a plate, because its event is the vector of "
+            "all rows: put it outside of the plates, one site for each sum."
         )
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
@@ -244,8 +244,9 @@ class TreeSum(dist.Distribution):
         """
         if self.problem.prior.sparsity is not None:
             raise ValueError(
-                "A TreeSum with sparsity is not drawn from its prior: how many trees min_leaf "
-                "excludes depends on the features' weights. To look at the prior, leave it out."
+                "A TreeSum with sparsity cannot be drawn from its prior: the number of trees that "
+                "min_leaf excludes depends on the features' weights. Omit sparsity to draw from "
+                "the prior."
             )
         self.problem.require_rules()
         shape = jax.ShapeDtypeStruct(self.event_shape, jnp.result_type(float))

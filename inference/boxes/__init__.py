@@ -1,1 +1,1 @@
-"""The exact posterior over trees of few levels, by statistics of boxes."""
+"""The exact posterior over trees of few levels, from the statistics of boxes."""

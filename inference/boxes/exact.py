@@ -1,12 +1,12 @@
 """The exact posterior over trees of few levels, at any number of rows.
 
-`BoxPosterior` answers what `bdtppl.inference.pcfg.exact.ExactPosterior` answers, for trees of at
-most some levels. Its cost in rows is one pass that fills histograms; the chart's is much larger,
-but there trees may have any depth.
+`BoxPosterior` has the interface of `bdtppl.inference.pcfg.exact.ExactPosterior`, for trees of at
+most some levels. It needs only one pass over the rows, which fills histograms; a chart costs much
+more, but its trees may have any depth.
 
-A rule in a gap between two values of a node cuts at the design's cut nearest the middle of the gap,
-so that every leaf is a box of codes; a chart cuts in the middle itself. The two differ for new
-values that lie where the node has no rows.
+A rule in a gap between two values of a node cuts at the design's cut nearest to the middle of the
+gap, so that every leaf is a box of codes; a chart cuts in the middle itself. The two differ only
+for new values inside such gaps.
 
 References
 ----------
@@ -41,14 +41,14 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.prior_kinds import TreePrior, require_rules_apart, weighs
 from bdtppl.models.row_statistics import row_statistics
 
-_LEAST_EXPECTED = 1e-13  # expected number of a node, below which it is left out of marginals
+_LEAST_EXPECTED = 1e-13  # expected number of a node, below which marginals omit it
 _LEAST_DERIVED = 1e-10  # the same for gradients
-_LENGTHS = (1 << 12, 1 << 15, 1 << 18)  # of leaves in compiled functions
+_LENGTHS = (1 << 12, 1 << 15, 1 << 18)  # leaves in compiled functions
 _OF_PRIOR = ("log_prior_normaliser", "_log_prior_q", "_weights", "prior_inclusion")
 
 
 def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
-    """Say what boxes cannot answer for that a chart can; None where there is nothing.
+    """State why boxes cannot be used where a chart can; None if they can.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ def why_no_boxes(prior: TreePrior, constraints: Constraints) -> str | None:
     other = sorted(facts_beyond_counts(prior)) if weighs(prior) == "nodes" else []
     kind = type(prior).__name__
     for is_so, reason in (
-        (weighs(prior) != "nodes", f"a {kind} does not weigh nodes one by one"),
-        (other, f"a {kind} that reads {', '.join(other)} depends on more than counts of rules"),
-        (constraints.keep_together, "codes do not tell what keep_together keeps"),
-        (constraints.judges_cuts, "all cuts of a feature count, and some are refused"),
+        (weighs(prior) != "nodes", f"a {kind} does not weight nodes one by one"),
+        (other, f"a {kind} that uses {', '.join(other)} depends on more than counts of rules"),
+        (constraints.keep_together, "codes do not determine what keep_together keeps"),
+        (constraints.judges_cuts, "all cuts of a feature count, and some are excluded"),
     ):
         if is_so:
             return f"Boxes cannot sum over these trees: {reason}. method='chart' can."
@@ -73,7 +73,7 @@ def _bytes_of(prior: TreePrior) -> bytes:
 
 
 class _Marginals(NamedTuple):
-    """What one walk from the root down tells."""
+    """Results of one walk from the root down."""
 
     usage: list[BoxUsage]
     table: LeafTable
@@ -86,9 +86,9 @@ class BoxPosterior(ExactTrees):
     Parameters
     ----------
     design
-        `Design` of the rows, or `RowlessDesign` where histograms are given.
+        `Design` of the rows, or `RowlessDesign` if histograms are given.
     prior
-        Tree prior, node-wise; its weights may read counts of rules and the depth.
+        Tree prior, node-wise; its weights may use counts of rules and the depth.
     leaf
         Leaf family.
     y
@@ -98,12 +98,12 @@ class BoxPosterior(ExactTrees):
     constraints
         Further limits.
     histograms
-        Histograms of the rows, where they have been filled elsewhere.
+        Histograms of the rows, if they were filled elsewhere.
 
     Raises
     ------
     ValueError
-        If the prior reads more than counts, or constraints cannot be answered by boxes.
+        If the prior uses more than counts, or boxes do not support the constraints.
     """
 
     def __init__(
@@ -142,16 +142,16 @@ class BoxPosterior(ExactTrees):
         self._num_skipped = self.recursion.skipped
 
     def _count(self, values: np.ndarray) -> float:
-        """Count the rows behind sums of their values [s], as often as whole weights say."""
-        if self.recursion.most is None:  # the family's statistics do not tell
+        """Count the rows behind sums of their values [s], repeated by whole weights."""
+        if self.recursion.most is None:  # the family's statistics do not contain it
             return float(values[0])
         of_family = values[self._num_skipped :]
         return float(of_family.sum() if self.leaf.sums_to_rows else of_family[0])
 
     def rows_of_slots(self, tree: Tree) -> np.ndarray:
         """Count the training rows in each slot of one tree of these boxes, float64 [k]."""
-        count, boxes = np.zeros(tree.capacity), {0: {}}  # places inside, by feature that is cut
-        for slot in range(tree.capacity):  # parents have lesser slots
+        count, boxes = np.zeros(tree.capacity), {0: {}}  # places inside, by cut feature
+        for slot in range(tree.capacity):  # parents have smaller slots
             if slot not in boxes:
                 continue
             box = boxes[slot]
@@ -172,19 +172,19 @@ class BoxPosterior(ExactTrees):
         return count
 
     def with_model(self, prior: TreePrior | None = None, leaf: Leaf | None = None):
-        """Score the same boxes by other numbers of the prior or the leaf family.
+        """Rescore the same boxes with other hyperparameters of the prior or the leaf family.
 
         Parameters
         ----------
         prior, leaf
-            Of the same kind as before; default the ones before.
+            Of the same kind as before; default unchanged.
         """
         other = copy(self)
         if prior is not None:
             other.prior = prior.resolve(self.design)
         if leaf is not None:
             other.leaf = leaf
-        # What the prior alone has is kept where its numbers are.
+        # Results of the prior alone are kept if its hyperparameters do not change.
         kept = _OF_PRIOR if _bytes_of(other.prior) == _bytes_of(self.prior) else ()
         for name in list(vars(other)):
             if isinstance(getattr(type(self), name, None), cached_property) and name not in kept:
@@ -228,12 +228,12 @@ class BoxPosterior(ExactTrees):
 
     @in_float64
     def gradient(self, part: Literal["prior", "leaf"]) -> Any:
-        """Derive the log evidence by the numbers of the prior or the leaf family.
+        """Return the gradient of the log evidence in the prior's or the leaf family's parameters.
 
         Returns
         -------
         pytree
-            As the prior or the leaf family, gradients in place of numbers.
+            As the prior or the leaf family, with gradients instead of numbers.
         """
         if part == "leaf":
             return self._leaf_gradient
@@ -252,7 +252,7 @@ class BoxPosterior(ExactTrees):
 
     @cached_property
     def _leaf_gradient(self) -> Any:
-        """Gradient by the leaf family; the walk for it fills ``_derived_usage``."""
+        """Return the gradient in the leaf family; its walk fills ``_derived_usage``."""
         leaf, total = as_float64(self.leaf), None
         for leaves in self._walk(self.leaf, self._log_q, self._derived_usage, _LEAST_DERIVED):
             size = len(leaves.weight)
@@ -275,7 +275,7 @@ class BoxPosterior(ExactTrees):
     def _walk(
         self, leaf: Leaf | None, log_q: list[np.ndarray], usage: list[BoxUsage], least: float
     ) -> Iterator[Leaves]:
-        """Yield leaves with the statistics that the family knows."""
+        """Yield leaves with the statistics of the family."""
         for leaves in self.recursion.outside(self.prior, leaf, log_q, usage, least=least):
             yield leaves._replace(statistics=leaves.statistics[:, self._num_skipped :])
 
@@ -297,7 +297,7 @@ class BoxPosterior(ExactTrees):
 
     @cached_property
     def leaves(self) -> LeafList:
-        """The leaves of greatest probability."""
+        """Return the leaves of greatest probability."""
         if self._marginals.leaves is not None:
             return self._marginals.leaves
         parts = self._walk(self.leaf, self._log_q, self.recursion.no_usage(), _LEAST_EXPECTED)
@@ -317,7 +317,7 @@ class BoxPosterior(ExactTrees):
     def _log_without(self, has_targets: bool) -> np.ndarray:
         leaf = self.leaf if has_targets else None
         total = self.log_partition if has_targets else self.log_prior_normaliser
-        result = np.full(self.design.num_features, total)  # others are in no tree
+        result = np.full(self.design.num_features, total)  # no tree uses the others
         for place, feature in enumerate(self.space.features):
             result[feature] = self.recursion.inside(self.prior, leaf, without=place)[0][0]
         return result
@@ -370,7 +370,7 @@ class BoxPosterior(ExactTrees):
 
     @property
     def size(self) -> dict[str, int]:
-        """Numbers of what was summed over, by name."""
+        """Sizes of the sum, by name."""
         return {"boxes": int(sum(np.isfinite(level).sum() for level in self._log_q))}
 
     @property
@@ -387,11 +387,11 @@ class BoxPosterior(ExactTrees):
 
     @property
     def lists_trees(self) -> bool:
-        """Whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
+        """Return whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
         return not self.grid.each_cut
 
     def co_membership(self, rows: np.ndarray) -> np.ndarray:
-        """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+        """Return the probability that two of the training rows [m] share a leaf, [m, m]."""
         return self.leaves.shared(self.design.codes[rows])
 
 

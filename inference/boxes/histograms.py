@@ -1,4 +1,4 @@
-"""Joint histograms of the leaf statistics over few features, and prefix sums of them.
+"""Joint histograms of the leaf statistics over few features, and their prefix sums.
 
 The statistics of every box are differences of prefix sums of a histogram over the features that the
 box is cut on. Histograms of disjoint sets of rows add, so rows may come in chunks, from several
@@ -17,15 +17,15 @@ import numpy as np
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.models.arrays.threads import in_threads
 
-_ROWS_IN_CACHE = 1 << 13  # whose codes stay in the cache while all histograms are filled
-_SETS_AT_ONCE = 16  # filled by one thread before it takes the next ones
+_ROWS_IN_CACHE = 1 << 13  # rows whose codes stay in the cache while all histograms are filled
+_SETS_AT_ONCE = 16  # histograms filled by one thread before the next ones
 
 
 class CellLayout:
-    """Where the cells of all sets of few features lie in one flat array.
+    """Places of the cells of all sets of few features in one flat array.
 
-    Sets of as many features as trees have levels come first: rows are added to these. A cell has
-    one place along each of its features, for the codes and, where values are missing, for those.
+    Sets of as many features as trees have levels come first: rows are added to these. Each feature
+    has a place for each code and, if values are missing, one for those.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class CellLayout:
                 self.num_filled = self.num_cells
 
     def shape(self, features: Sequence[int]) -> tuple[int, ...]:
-        """Places along each feature of a set."""
+        """Return places along each feature of a set."""
         return tuple(self.sizes[list(features)].tolist())
 
     def cells(self, features: Sequence[int]) -> slice:
-        """Cells of a set."""
+        """Return cells of a set."""
         start = self.starts[tuple(features)]
         return slice(start, start + math.prod(self.shape(features)))
 
@@ -84,9 +84,9 @@ class CellLayout:
         return features, strides, np.array([self.starts[s] for s in sets], np.int64)
 
     def columns(self, codes: np.ndarray) -> np.ndarray:
-        """Places of rows along each usable feature, int16 [d, n], from codes of the design.
+        """Return places of rows along each usable feature, int16 [d, n], from codes of the design.
 
-        A missing value where none was missing goes right of every cut, as a large one does.
+        A missing value in a complete feature goes right of every cut, like a large one.
         """
         columns = np.empty((self.space.num_features, len(codes)), np.int16)
         for place, feature in enumerate(self.space.features):
@@ -105,7 +105,7 @@ class BoxHistograms:
     num_values
         s.
     with_keys
-        Whether to sum keys of rows too, which tell sets of rows apart.
+        Whether to sum keys of rows, too, which distinguish sets of rows.
 
     Attributes
     ----------
@@ -125,12 +125,12 @@ class BoxHistograms:
 
     @classmethod
     def of_sums(cls, space: BoxSpace, values: np.ndarray, keys: np.ndarray) -> "BoxHistograms":
-        """Make the histograms of sums (`sums`) that were filled elsewhere.
+        """Make the histograms from sums (`sums`) that were filled elsewhere.
 
         Raises
         ------
         ValueError
-            If a sum is no number.
+            If a sum is not a number.
         """
         if not np.isfinite(values).all():
             raise ValueError("The sums of a histogram must be finite.")
@@ -149,7 +149,7 @@ class BoxHistograms:
         Parameters
         ----------
         codes
-            Integers [n, d of the design]; -1 where missing.
+            Integers [n, d of the design]; -1 if missing.
         values
             float64 [n, s]; statistics of the rows.
         keys
@@ -177,14 +177,14 @@ class BoxHistograms:
         self._are_summed = False
 
     def merge(self, values: np.ndarray, keys: np.ndarray) -> None:
-        """Add the sums that another object of the same boxes got from other rows (`sums`)."""
+        """Add the sums (`sums`) that another object with the same boxes has for other rows."""
         self.values[: self.layout.num_filled] += values
         if len(self.keys):
             self.keys[: self.layout.num_filled] += keys
         self._are_summed = False
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values and keys that rows have filled, to be merged elsewhere."""
+        """Return values and keys filled so far, to be merged elsewhere."""
         return self.values[: self.layout.num_filled], self.keys[: self.layout.num_filled]
 
     def over(self, features: Sequence[int]) -> np.ndarray:
@@ -227,11 +227,11 @@ class BoxHistograms:
         Returns
         -------
         values
-            float64 [cells, d, width, s]. Along each of the k features and along the further one
-            entry v sums over the codes below v; after the entry of all codes comes that of the
-            missing values alone (the last one along the further feature).
+            float64 [cells, d, width, s]. Entry v along each of the k features and the further one
+            sums over the codes below v; it is followed by the entry of the missing values alone
+            (the last one along the further feature).
         keys
-            uint64 [cells, d, width, 1] in the same way; [1, 1, 1, 1] without keys.
+            uint64 [cells, d, width, 1] likewise; [1, 1, 1, 1] without keys.
         """
         self._sum_over_fewer()
         space, k, d = self.space, len(features), self.space.num_features
@@ -240,7 +240,7 @@ class BoxHistograms:
         is_own = np.isin(further, own)
         joint = (tuple(sorted({*features, g})) for g in range(d))
         start = np.array([self.layout.starts[each] for each in joint], np.int64)
-        # A step along a feature passes all cells of the later ones, of which `g` may be one.
+        # A step along a feature passes all cells of the later ones, including `g`.
         is_later = (further[:, None] > own) & ~is_own[:, None]
         steps = [math.prod(sizes[own[axis + 1 :]].tolist()) for axis in range(k)]
         strides = np.where(is_later, sizes[:, None], 1) * np.array(steps, np.int64)
@@ -261,7 +261,7 @@ class BoxHistograms:
 def row_keys(codes: np.ndarray) -> np.ndarray:
     """Hash rows of codes [n, d] to keys, uint64 [n], the same on every machine.
 
-    Sums of keys tell sets of rows apart, but for an accident of probability 2^-64 for each pair.
+    Sums of keys distinguish sets of rows, except with probability 2^-64 for each pair.
     """
     keys = np.full(len(codes), 0x9E3779B97F4A7C15, np.uint64)
     for column in codes.T:
@@ -312,7 +312,7 @@ def _fill_histograms(columns, values, keys, features, strides, starts, all_value
 
 @numba.njit(cache=True, nogil=True)
 def _sum_up(source, target, own, lengths, num_codes, has_missing, start, strides, own_stride):
-    """Spread histograms [cells, s] over a target [cells of prefix sums, d, width, s]; sum it up."""
+    """Spread histograms [cells, s] over a target [cells of prefix sums, d, width, s], and sum."""
     k, d = len(own), len(num_codes)
     width, num_values = target.shape[2], target.shape[3]
     place = np.zeros(k, np.int64)

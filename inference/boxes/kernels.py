@@ -1,9 +1,9 @@
-"""The recursion over boxes, compiled: log Q of boxes, what visits hand on, and rules one by one.
+"""The recursion over boxes, compiled: log Q of boxes, outside visits, and lists of rules.
 
 A node's statistics and those of the left side of each of its rules are differences of prefix sums.
 They are taken axis by axis, so that boxes which share their sides on the first features share that
 work. Level l needs the values of level l + 1 alone; below the last level every node is a leaf,
-whose score is computed where it is needed and never stored.
+whose score is computed when needed and never stored.
 
 Functions take the tables of one group of boxes (`bdtppl.inference.boxes.tables`) and add to arrays
 of one level.
@@ -21,16 +21,16 @@ INSIDE, BEST, OUTSIDE, EXPAND = 0, 1, 2, 3  # tasks of visits
 
 
 class _Box(NamedTuple):
-    """Room for the box at hand.
+    """Workspace for the current box.
 
     Attributes
     ----------
     low, high, missing
         int64 [d]; its side of each feature.
     place
-        int64 [k]; places of the sides of features that are cut.
+        int64 [k]; places of the sides of cut features.
     slab, slab_start
-        Prefix sums with the first axes taken, one after another.
+        Prefix sums with the first axes reduced, one after another.
     key_slab, key_slab_start
         The same for keys.
     total, left
@@ -83,7 +83,7 @@ def _make_box(group):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _take_side(source, target, low, high, missing, last):
-    """Take one side along the first axis of flat prefix sums."""
+    """Reduce the first axis of flat prefix sums to one side."""
     size = len(target)
     for i in range(size):
         target[i] = source[high * size + i]
@@ -97,7 +97,7 @@ def _take_side(source, target, low, high, missing, last):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _open_box(group, box, number):
-    """Take the sides of a box of the group; returns its prefix sums and keys, flat."""
+    """Reduce to the sides of a box of the group; return its prefix sums and keys, flat."""
     k = len(group.own)
     has_keys = group.keys.shape[2] > 1
     values, keys = group.values.reshape(-1), group.keys.reshape(-1)
@@ -130,7 +130,7 @@ def _open_box(group, box, number):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _rows_at(leaf, values, at, num_values):
-    """Rows behind the statistics at a position."""
+    """Return the rows behind the statistics at a position."""
     if leaf.sums_to_rows:
         total = 0.0
         for s in range(num_values):
@@ -141,7 +141,7 @@ def _rows_at(leaf, values, at, num_values):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _sum_box(group, leaf, box, values):
-    """Statistics of the box, into ``box.total``; returns its rows."""
+    """Write the statistics of the box into ``box.total``; return its rows."""
     num_values = group.values.shape[3]
     last = (group.values.shape[2] - 1) * num_values
     for s in range(num_values):
@@ -151,7 +151,7 @@ def _sum_box(group, leaf, box, values):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _left_side(group, box, rules, j, values):
-    """Statistics of the left side of an entry, into ``box.left``."""
+    """Write the statistics of the left side of an entry into ``box.left``."""
     _, _, width, num_values = group.values.shape
     start = rules.feature[j] * width * num_values
     at = start + (rules.low[j] + 1) * num_values
@@ -165,7 +165,7 @@ def _left_side(group, box, rules, j, values):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _partition_slot(box, key, stamp):
-    """Place of a partition in the hash table, which it enters if it is new."""
+    """Return the place of a partition in the hash table, and insert it if it is new."""
     mask = len(box.table) - 1
     slot = np.int64((key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
     while box.stamp[slot] == stamp:
@@ -178,10 +178,10 @@ def _partition_slot(box, key, stamp):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _find_gaps(group, leaf, box, rows, values, rules):
-    """List the gaps that rules can cut; returns their number and that of their columns.
+    """List the gaps that rules can cut; return their number and that of their columns.
 
-    For the weights it leaves the cuts of the column in ``rules.left`` and the log of the gap's
-    share of the column's width in ``rules.below``.
+    For the weights, ``rules.left`` temporarily stores the cuts of the column, and ``rules.below``
+    the log of the gap's share of the column's width.
     """
     _, d, width, num_values = group.values.shape
     count, num_columns, first = 0, 0, 0
@@ -221,7 +221,7 @@ def _find_gaps(group, leaf, box, rows, values, rules):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _weigh_gaps(group, prior, box, keys, rules, count, num_features, stamp):
-    """Compute log weights of the entries that `_find_gaps` has listed."""
+    """Compute log weights of the entries that `_find_gaps` listed."""
     width = group.values.shape[2]
     if prior.reads_partitions:
         total = keys[box.high[0]] + keys[width - 1]
@@ -266,7 +266,7 @@ def _child(group, box, g, low, high, missing):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _children(group, box, rules, j, cut):
-    """Numbers of the two children of an entry, for one of its cuts."""
+    """Return the numbers of the two children of an entry, for one of its cuts."""
     g = rules.feature[j]
     keeps = box.missing[g]
     left = _child(group, box, g, box.low[g], cut, keeps * rules.missing_left[j])
@@ -281,7 +281,7 @@ def _score_both_sides(
 ):  # fmt: skip
     """Add the scores of both sides of entries to ``below``.
 
-    It takes arrays one by one: a tuple of arrays costs more to hand over than a score.
+    Arrays are separate arguments, because passing a tuple of arrays costs more than a score.
     """
     num_values = len(total)
     for j in range(count):
@@ -298,7 +298,7 @@ def _score_both_sides(
 
 @numba.njit(cache=True, nogil=True)
 def _score_box(address, tables, numbers, total, sides, scores, skipped):
-    """Log marginal of statistics [s]."""
+    """Return the log marginal of statistics [s]."""
     for s in range(skipped, len(total)):
         sides[0, s - skipped] = total[s]
     score_leaves(address, sides[:1], tables, numbers, scores[:1])  # pyright: ignore[reportCallIssue]
@@ -307,7 +307,7 @@ def _score_box(address, tables, numbers, total, sides, scores, skipped):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _score_below(group, prior, leaf, box, number, values, below, rules, sides, scores, count):
-    """Log Q of both children of every entry, into ``rules.below``."""
+    """Write log Q of both children of every entry into ``rules.below``."""
     if not group.is_last:
         for j in range(count):
             left, right = _children(group, box, rules, j, rules.low[j] + 1)
@@ -331,7 +331,7 @@ def _score_below(group, prior, leaf, box, number, values, below, rules, sides, s
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _open(group, prior, leaf, box, rules, sides, scores, number, below):
-    """Open a box; returns its log weight of stopping, its score, entries, features and sums."""
+    """Open a box; return its log weight of stopping, its score, entries, features and sums."""
     values, keys = _open_box(group, box, number)
     rows = _sum_box(group, leaf, box, values)
     if rows < 0.5:
@@ -340,7 +340,7 @@ def _open(group, prior, leaf, box, rules, sides, scores, number, below):
     if rows > 1.5 and rows >= 2 * group.min_leaf:
         count, num_features = _find_gaps(group, leaf, box, rows, values, rules)
         _weigh_gaps(group, prior, box, keys, rules, count, num_features, number + 1)
-        # `rules.right` holds places in the prior's table until the entries are scored.
+        # `rules.right` contains places in the prior's table until the entries are scored.
         _score_below(group, prior, leaf, box, number, values, below, rules, sides, scores, count)
     if leaf.is_silent:
         own = 0.0
@@ -355,7 +355,7 @@ def _open(group, prior, leaf, box, rules, sides, scores, number, below):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _add_up(rules, count, stop, is_max):
-    """Log Q of a box from its entries, or that of its best tree."""
+    """Return log Q of a box from its entries, or that of its best tree."""
     best = stop
     for j in range(count):
         if is_max:
@@ -378,7 +378,7 @@ def _surprise(weight, log_probability):
 
 @numba.njit(cache=True, nogil=True)
 def _list_sides(events, at, box, number, feature, start, end, missing_left, share):
-    """List both sides of a rule, a leaf each, for each of its cuts; returns the next free place."""
+    """List both sides of a rule, a leaf each, for each of its cuts; return the next free place."""
     for cut in range(start, end):
         for side in range(2):
             events.box[at], events.feature[at], events.cut[at] = number, feature, cut
@@ -392,7 +392,7 @@ def _list_sides(events, at, box, number, feature, start, end, missing_left, shar
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _copy(values, target):
-    """Copy one by one: a slice that is assigned takes seconds to compile, for its error."""
+    """Copy in a loop: a slice assignment takes seconds to compile, for its error."""
     for s in range(len(values)):
         target[s] = values[s]
 
@@ -413,7 +413,7 @@ def _list_rules(group, box, rules, count, values, events):
 def _hand_down(
     group, box, rules, count, values, number, own, seen, least, visits_below, usage, events, at
 ):
-    """Hand the visits of a box on by its rules; returns the next free place of the events."""
+    """Pass the visits of a box to its children; return the next free place of the events."""
     for j in range(count):
         log_p = rules.split[j] + rules.below[j] - own
         weight = seen * math.exp(log_p)
@@ -449,9 +449,9 @@ def visit(
     """Visit some boxes of a group, for one of three tasks.
 
     `INSIDE` and `BEST` write log Q of boxes, or that of their best trees, into their level's array.
-    `OUTSIDE` hands visits on to children and lists leaves. `EXPAND` leaves the rules of the last
-    box in ``rules`` and its statistics, followed by those of left sides, in the events. They are
-    one function because most of it is the same, and takes seconds to compile.
+    `OUTSIDE` passes visits to children and lists leaves. `EXPAND` writes the rules of the last box
+    to ``rules`` and its statistics, followed by those of left sides, to the events. They are one
+    function because they share most of the code, which takes seconds to compile.
 
     Parameters
     ----------
@@ -477,7 +477,7 @@ def visit(
     Returns
     -------
     next
-        Box to go on with once there is room for events again.
+        Box to continue with once there is room for events again.
     count
         Number of events, or of rules.
     stop, score
@@ -485,7 +485,7 @@ def visit(
     """
     box = _make_box(group)
     most = 1 + 4 * group.values.shape[1] * group.values.shape[2]  # events of one box
-    # Room for leaves; as parts of the box it would make all slower that reads the box.
+    # Room for leaves; inside the box it would slow down all code that reads the box.
     sides, scores = np.empty((most, group.values.shape[3] - leaf.skipped)), np.empty(most)
     num_events, stop, score = 0, 0.0, 0.0
     for number in range(first, last):
@@ -534,7 +534,7 @@ def statistics(group, leaf, own, left, first):
         float64 [boxes, s].
     left
         float64 [boxes, d, 2, width, s], by whether missing values go left and the number of codes
-        on the left; [0, ...] where rules are not needed.
+        on the left; [0, ...] if rules are not needed.
     first
         First of the boxes.
     """

@@ -1,7 +1,7 @@
-"""The log evidence of boxes as a function that JAX derives.
+"""The log evidence of boxes as a function that JAX can differentiate.
 
 Boxes are summed in compiled loops that JAX cannot trace, so it calls them back for value and
-gradient, once for each set of numbers.
+gradient, once for each set of hyperparameters.
 """
 
 from functools import partial
@@ -19,23 +19,23 @@ from bdtppl.models.prior_kinds import TreePrior
 
 
 def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> jax.Array:
-    """Log evidence of targets, in the caller's precision; differentiable once.
+    """Return the log evidence of targets, in the caller's precision; differentiable once.
 
-    NaN, not an error, where numbers are outside their range.
+    NaN, not an error, if hyperparameters are outside their range.
 
     Parameters
     ----------
     boxes
         Posterior of the same rows, for its design, depth and constraints.
     prior, leaf
-        The model; its numbers may be traced.
+        The model; its hyperparameters may be traced.
     y
         Targets [n], which may be traced.
     """
     numbers, form = jax.tree.flatten((prior.resolve(boxes.design), leaf))
     numbers = [jnp.asarray(number, float) for number in numbers]
     dtype = numbers[0].dtype
-    # Targets that are known keep their precision, and need not be handed over.
+    # Known targets keep their precision, and need not be passed.
     known = None if isinstance(y, Tracer) else np.asarray(y)
     traced = y if known is None else jnp.zeros(0)
 
@@ -67,7 +67,7 @@ def box_log_evidence(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) 
 
 
 def _scored(boxes: BoxPosterior, prior: TreePrior, leaf: Leaf, y: Any) -> BoxPosterior:
-    """Score the rows with some targets, with the histograms of the boxes where these hold them."""
+    """Score the rows with some targets, with the boxes' histograms if these contain them."""
     y = np.asarray(y)
     one = y[:1], np.ones(1)
     kinds = [jax.tree.structure(each) for each in ((boxes.prior, boxes.leaf), (prior, leaf))]

@@ -1,10 +1,10 @@
-"""Rows that come in parts: two passes find the cut points and fill the histograms.
+"""Rows in parts: two passes find the cut points and fill the histograms.
 
 A pass is a map and a reduction. Each part of the rows becomes a small summary, and summaries merge.
-The first pass (`Survey`) learns how columns are read, sketches their values and sums the targets
-up; cut points follow from it. The second pass (`BoxTally`) fills histograms between these points.
-No pass holds more rows than one part has. Whatever can map and reduce can run it: `Chunks` does, in
-this process.
+The first pass (`Survey`) infers the kinds of columns, sketches their values and summarises the
+targets; cut points follow from it. The second pass (`BoxTally`) fills histograms between these
+points. A pass has no more than one part in memory. Anything that can map and reduce can run it,
+such as `Chunks` in this process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from bdtppl.models.data.schema import Categories, Column, Schema
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.row_statistics import row_statistics
 
-_MOST_VALUES = 1 << 14  # of a sketch: 256 kB a column
+_MOST_VALUES = 1 << 14  # entries of a sketch: 256 kB a column
 
 Merged = TypeVar("Merged")
 
@@ -39,23 +39,23 @@ class Parts(Protocol):
 
     @property
     def example(self) -> Any:
-        """A table with the columns of every part."""
+        """Return a table with the columns of every part."""
         ...
 
     def reduce(
         self, summarise: Callable[[Part], Merged | None], merge: Callable[[Merged, Merged], Merged]
     ) -> Merged | None:
-        """Summarise each part and merge the summaries in pairs; None stands for no rows."""
+        """Summarise each part and merge the summaries in pairs; None represents no rows."""
         ...
 
 
 class Chunks:
-    """Parts of an iterable, one after the other in this process.
+    """Parts from an iterable, one after the other in this process.
 
     Parameters
     ----------
     make
-        Gives the parts as tuples (X, y) or (X, y, weights), anew for each pass.
+        Returns the parts as tuples (X, y) or (X, y, weights), anew for each pass.
     """
 
     def __init__(self, make: Callable[..., Any]):
@@ -66,21 +66,21 @@ class Chunks:
         made, last = self.make(), self._last
         if made is last and isinstance(made, Iterator):
             raise TypeError(
-                "The function returned the same iterator again, which can be read once: let it "
-                "make a new one on each call."
+                "The function must return a new iterator on each call; it returned the same one "
+                "again."
             )
         self._last = made
         return made
 
     @property
     def example(self) -> Any:
-        """The table of the first part."""
+        """Return the table of the first part."""
         for X, *_ in self._anew():
             return X
-        raise ValueError("There are no chunks.")
+        raise ValueError("There must be at least one chunk.")
 
     def reduce(self, summarise, merge):
-        """Summarise each part and merge the summaries as `in_pairs` does, keeping few of them."""
+        """Summarise each part and merge the summaries like `in_pairs`, storing few of them."""
         kept: list[tuple[int, Any]] = []  # summaries of 2^level parts each
         for chunk in self._anew():
             level, summary = 0, summarise(Part(*chunk))
@@ -94,7 +94,7 @@ class Chunks:
 
 
 def in_pairs(summaries: Sequence[Any], merge: Callable[[Any, Any], Any]) -> Any:
-    """Merge neighbours until one summary is left, so that rounding depends on the parts alone."""
+    """Merge neighbours until one summary is left, so that rounding depends only on the parts."""
     while len(summaries) > 1:
         pairs = [summaries[i : i + 2] for i in range(0, len(summaries), 2)]
         summaries = [_merged(merge, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
@@ -114,17 +114,17 @@ def _merged(merge: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
 class Sketch:
     """Values of a column, or of at most 2^14 groups of neighbours one value each.
 
-    All distinct values are kept while there are no more than that. Beyond, p parts give ranks that
-    are off by at most (1 + log2 p) / 16382 of the rows, log2 rounded up; both ends stay exact.
+    All distinct values are stored up to that number. Beyond it, ranks from p parts have an error of
+    at most (1 + log2 p) / 16382 of the rows, log2 rounded up; both ends stay exact.
 
     Attributes
     ----------
     values
         float64 [m], ascending.
     counts
-        [m]; weight of each, int64 where all are whole.
+        [m]; weight of each, int64 if all are whole.
     error
-        Weight by which a rank is off at most; 0 while all distinct values are kept.
+        Largest error of a rank, in weight; 0 while all distinct values are stored.
     """
 
     values: np.ndarray
@@ -133,7 +133,7 @@ class Sketch:
 
     @classmethod
     def of(cls, values: np.ndarray, weights: np.ndarray, error: float = 0) -> "Sketch":
-        """Sketch values [n] with weights [n]; ranks of these are off by ``error`` already."""
+        """Sketch values [n] with weights [n] whose ranks already have this error."""
         if (weights == 1).all():
             distinct, counts = np.unique(values, return_counts=True)
         else:
@@ -142,18 +142,18 @@ class Sketch:
         return cls(distinct, counts, error)._within_limit()
 
     def merge(self, other: "Sketch") -> "Sketch":
-        """Sketch the rows of both."""
+        """Merge two sketches."""
         values = np.concatenate([self.values, other.values])
         counts = np.concatenate([self.counts, other.counts])
         return Sketch.of(values, counts, self.error + other.error)
 
     def rank(self, values: np.ndarray) -> np.ndarray:
-        """Estimate the weight of the rows that lie below values [k]."""
+        """Estimate the weight of the rows below values [k]."""
         below = np.append(0, np.cumsum(self.counts))
         return below[np.searchsorted(self.values, values)]
 
     def _within_limit(self) -> "Sketch":
-        """Let the weighted median of each group of neighbours stand for it, if need be."""
+        """Replace each group of neighbours by its weighted median, if necessary."""
         if len(self.values) <= _MOST_VALUES:
             return self
         through = np.cumsum(self.counts)
@@ -179,7 +179,7 @@ class Labels:
         return cls(np.unique(y))
 
     def merge(self, other: "Labels") -> "Labels":
-        """List the labels of both."""
+        """Merge the labels of both."""
         return Labels(np.unique(np.concatenate([self.values, other.values])))
 
 
@@ -211,13 +211,13 @@ class TargetMoments:
 
     @classmethod
     def of(cls, y: np.ndarray, weights: np.ndarray) -> "TargetMoments":
-        """Sum up targets [n] with weights [n]."""
+        """Summarise targets [n] with weights [n]."""
         mean = float(np.average(y, weights=weights))
         squares = float(weights @ (y - mean) ** 2)
         return cls(float(weights.sum()), mean, squares, float(y.min()), float(y.max()))
 
     def merge(self, other: "TargetMoments") -> "TargetMoments":
-        """Sum up the rows of both."""
+        """Merge the moments of both."""
         count, distance = self.count + other.count, other.mean - self.mean
         return TargetMoments(
             count,
@@ -235,12 +235,12 @@ class TargetMoments:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the first pass learns from rows.
+    """Summary of rows from the first pass.
 
     Attributes
     ----------
     columns
-        Columns of the table, as the rows so far show them.
+        Columns of the table, as inferred from the rows so far.
     values
         By column: a `Sketch`, or the number of rows of each level of a category; the weight of each
         level of an ordered one.
@@ -267,7 +267,7 @@ class Survey:
 
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, targets: Any) -> "Survey":
-        """Survey a table [n, columns] of rows with weights [n] and summed up targets.
+        """Survey a table [n, columns] of rows with weights [n] and summarised targets.
 
         Raises
         ------
@@ -303,12 +303,12 @@ class Survey:
         return cls(schema.columns, values, num_missing, len(weights), *of_weights, targets)
 
     def merge(self, other: "Survey") -> "Survey":
-        """Survey the rows of both.
+        """Merge two surveys.
 
         Raises
         ------
         ValueError
-            If columns have other names, or hold numbers in one part and categories in another.
+            If columns have other names, or contain numbers in one part and categories in another.
         """
         names = [[column.name for column in each.columns] for each in (self, other)]
         if names[0] != names[1]:
@@ -327,7 +327,7 @@ class Survey:
         )
 
     def schema(self, *, categories: Categories, drop_first: bool = False) -> Schema:
-        """Say how tables are read, as `Schema.read` would of all rows."""
+        """Return how tables are read, as `Schema.read` would infer from all rows."""
         return Schema(
             tuple(
                 Column.of(
@@ -345,7 +345,7 @@ class Survey:
     def design(
         self, schema: Schema, *, bins: int | None, binning: Binning, grid: int | None
     ) -> RowlessDesign:
-        """Choose cut points; no training value of a code is known yet.
+        """Choose cut points; the training values of codes are not known yet.
 
         Parameters
         ----------
@@ -400,21 +400,21 @@ class Survey:
 
 
 def _of_level(count: int, present: int) -> Sketch:
-    """Sketch the 0/1 column of a level that some of the rows present have."""
+    """Sketch the 0/1 column of a level that some of the present rows have."""
     counts = np.array([present - count, count])
     return Sketch(np.array([0.0, 1.0])[counts > 0], counts[counts > 0])
 
 
 def _merged_column(one: Column, values: Any, other: Column, others: Any) -> tuple[Column, Any]:
-    """Merge two views of a column; one without a value does not tell what the column is."""
+    """Merge two views of a column; a view without values does not determine its kind."""
     if (one.levels is None) != (other.levels is None):
         if _is_empty(values):
             return other, others
         if _is_empty(others):
             return one, values
         raise ValueError(
-            f"Column {one.name!r} holds numbers in some parts and categories in others: give it "
-            f"one type in all of them."
+            f"Column {one.name!r} contains numbers in some parts and categories in others: use one "
+            "type in all of them."
         )
     if one.levels is None or other.levels is None:
         return one, values.merge(others)
@@ -422,8 +422,8 @@ def _merged_column(one: Column, values: Any, other: Column, others: Any) -> tupl
     if levels != other.levels:
         if one.is_ordered or other.is_ordered:
             raise ValueError(
-                f"Column {one.name!r} has other ordered levels in some parts: give it one type in "
-                f"all of them."
+                f"Column {one.name!r} has different ordered levels in some parts: use one type in "
+                "all of them."
             )
         levels = tuple(sorted({*one.levels, *other.levels}))
     counts = {level: values.get(level, 0) + others.get(level, 0) for level in levels}
@@ -431,7 +431,7 @@ def _merged_column(one: Column, values: Any, other: Column, others: Any) -> tupl
 
 
 def _is_empty(values: Any) -> bool:
-    """Whether a column's summary holds no row."""
+    """Return whether a column's summary contains no rows."""
     return not (values.counts.size if isinstance(values, Sketch) else any(values.values()))
 
 
@@ -440,7 +440,7 @@ def _is_empty(values: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class BoxTally:
-    """What the second pass sums up: histograms, and the range of the values of each code.
+    """Result of the second pass: histograms, and the range of the values of each code.
 
     Attributes
     ----------
@@ -449,7 +449,7 @@ class BoxTally:
     low_edge, high_edge
         float64 [V]; as in `Design`.
     count
-        Number of rows, repeated as often as the weights say, if all of all parts are whole.
+        Number of rows, repeated by their weights if those of all parts are whole.
     """
 
     values: np.ndarray
@@ -486,7 +486,7 @@ class BoxTally:
         return cls(*histograms.sums(), *edges, count)
 
     def merge(self, other: "BoxTally") -> "BoxTally":
-        """Sum up the rows of both."""
+        """Merge the tallies of both."""
         return BoxTally(
             self.values + other.values,
             self.keys + other.keys,

@@ -1,10 +1,10 @@
 """Exact predictions from the leaves of boxes.
 
-Every leaf of the posterior is a box on at most as many features as trees have levels. What leaves
-predict at a row, times their probabilities, is a sum over sets of features of a function of the
-row's codes on these: a table for each set, to which leaves are added by their corners. A row then
-costs one look-up a set. What is no mean (quantiles, densities of real targets) is a mixture of
-leaves, over a list of them.
+Every leaf of the posterior is a box on at most as many features as trees have levels. The
+prediction at a row is a sum over sets of features of a function of the row's codes on these: a
+table for each set, to which leaves are added by their corners. A row then costs one look-up per
+set. Predictions that are not means (quantiles, densities of real targets) use a mixture over a list
+of leaves.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ from bdtppl.models.leaf import Leaf
 _ROWS_AT_ONCE = 1 << 14
 _MOST_LISTED = 1 << 20  # leaves
 _BYTES_OF_SETS = 1 << 26
-_LEAVES_LEFT_OUT = 1e-12  # expected number of leaves that a list leaves out, if it has room
+_LEAVES_LEFT_OUT = 1e-12  # expected number of leaves that a list omits, if it has room
 
 
 class LeafTable:
@@ -70,7 +70,7 @@ class LeafTable:
         )
 
     def finish(self) -> "LeafTable":
-        """Sum corners up, and add tables of few features to larger ones; returns itself."""
+        """Sum corners, and add tables of few features to larger ones; return itself."""
         layout = self.layout
         for features in layout.starts:
             own = self.sums[layout.cells(features)].reshape(*layout.shape(features), -1)
@@ -84,7 +84,7 @@ class LeafTable:
         return self
 
     def at(self, codes: np.ndarray) -> np.ndarray:
-        """Look the sums of rows up by their codes [m, d of the design], float64 [m, c]."""
+        """Look up the sums of rows by their codes [m, d of the design], float64 [m, c]."""
         result = np.zeros((len(codes), self.sums.shape[1]))
         columns = self.layout.columns(codes)
         pieces = [slice(a, a + _ROWS_AT_ONCE) for a in range(0, len(codes), _ROWS_AT_ONCE)]
@@ -117,7 +117,7 @@ class LeafList:
     kind
         int64 [l]; place of each leaf's statistics.
     lost
-        Expected number of leaves of a tree that are left out: no row has lost more probability.
+        Expected number of omitted leaves of a tree: no row has lost more probability.
     """
 
     def __init__(self, parts: Iterable[Leaves], layout: CellLayout):
@@ -139,7 +139,7 @@ class LeafList:
         return csr_array(summed, (len(columns), len(self.statistics)))
 
     def shared(self, codes: np.ndarray) -> np.ndarray:
-        """Probability that rows of codes [m, d of the design] share a leaf, float64 [m, m]."""
+        """Return the probability that rows of codes [m, d] share a leaf, float64 [m, m]."""
         different, kind = kinds(self.layout, codes)
         entries, pointers = self._inside(different)
         shape = len(different), len(self.leaves.weight)
@@ -148,7 +148,7 @@ class LeafList:
         return total[np.ix_(kind, kind)]
 
     def _inside(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Leaves that hold each row of columns [m, d], row by row, and where a row's begin."""
+        """Return the leaves of each row of columns [m, d], row by row, and each row's start."""
         num_codes = self.layout.space.num_codes
         starts = np.append(0, np.cumsum(num_codes + 1))
         size = max(_BYTES_OF_SETS // int(8 * starts[-1]), 1) * 64
@@ -165,27 +165,27 @@ class LeafList:
         return entries, begin[:: len(blocks)]
 
     def _sets(self, starts: np.ndarray, block: int, size: int) -> np.ndarray:
-        """Leaves of a block, as bits, that hold each code of each feature, uint64 [codes, w]."""
+        """Return leaves of a block that contain each code of each feature, uint64 [codes, w]."""
         some = Leaves(*(array[block : block + size] for array in self.leaves))
         return _sets_of_leaves(some.features, some.low, some.high, some.missing, starts)
 
 
 def kinds(layout: CellLayout, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the rows of codes [m, d of the design] that differ.
+    """Find the distinct rows of codes [m, d of the design].
 
     Returns
     -------
     columns
-        int16 [rows that differ, d]; their places (`CellLayout.columns`).
+        int16 [distinct rows, d]; their places (`CellLayout.columns`).
     kind
-        int64 [m]; which of these each row is.
+        int64 [m]; index of each row among these.
     """
     columns, kind = np.unique(layout.columns(codes).T, axis=0, return_inverse=True)
     return np.ascontiguousarray(columns), kind.ravel()
 
 
 class BoxMixture(PiecedMixture):
-    """Predictive of m rows: means are looked up, all else is a mixture over listed leaves.
+    """Predictive of m rows: means are looked up, other results use a mixture of listed leaves.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class BoxMixture(PiecedMixture):
 
     @property
     def num_kinds(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of rows that differ."""
+        """Number of distinct rows."""
         return len(self._kinds[0])
 
     @property
@@ -235,7 +235,7 @@ class BoxMixture(PiecedMixture):
         return self._mean
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log predictive density or probability of one target per row, float64 [m]."""
+        """Return the log predictive density or probability of one target per row, float64 [m]."""
         if self.leaf.task == "classification":
             return np.log(self._mean[np.arange(len(self._mean)), np.asarray(y, int)])
         return super().log_density(y)
@@ -261,7 +261,7 @@ def _add_corners(sums, starts, sizes, own, features, low, high, missing, num_cod
                 continue
             begin, end, last = low[leaf, axis], high[leaf, axis], num_codes[f]
             made = count
-            # Present values from `begin` on, but not from `end` on; missing values lie at `last`.
+            # Present values from `begin` to before `end`; missing values are at `last`.
             if end < size[axis] and not (end == last and missing[leaf, axis]):
                 for i in range(count):
                     cells[made], signs[made] = cells[i] + end * stride, -signs[i]
@@ -294,7 +294,7 @@ def _look_up_sums(columns, features, strides, starts, sums, result):
 
 @numba.njit(cache=True, nogil=True)
 def _sets_of_leaves(features, low, high, missing, starts):
-    """Leaves, as bits, that hold each code of each feature; its last code is a missing value."""
+    """Return leaves, as bits, that contain each code of each feature, and a missing value last."""
     num_leaves = len(features)
     sets = np.full((starts[-1], (num_leaves + 63) // 64), ~np.uint64(0))
     for leaf in range(num_leaves):
@@ -312,14 +312,14 @@ def _sets_of_leaves(features, low, high, missing, starts):
                 )
                 if not inside:
                     sets[starts[f] + code, word] &= ~bit
-    for leaf in range(num_leaves, 64 * sets.shape[1]):  # bits of no leaf
+    for leaf in range(num_leaves, 64 * sets.shape[1]):  # bits without a leaf
         sets[:, -1] &= ~(np.uint64(1) << np.uint64(leaf % 64))
     return sets
 
 
 @numba.njit(cache=True, nogil=True)
 def _numbers_of_bits(places, sets):
-    """Count the bits that all sets of a row have, int64 [m]."""
+    """Count the bits common to all sets of a row, int64 [m]."""
     counts = np.zeros(len(places), np.int64)
     for row in range(len(places)):
         for word in range(sets.shape[1]):
@@ -334,7 +334,7 @@ def _numbers_of_bits(places, sets):
 
 @numba.njit(cache=True, nogil=True)
 def _list_bits(places, sets, begin, first, entries):
-    """Write the bits that all sets of a row have, counted from the first, to its entries."""
+    """Write the bits common to all sets of a row, counted from the first, to its entries."""
     for row in range(len(places)):
         place = begin[row]
         for word in range(sets.shape[1]):
@@ -371,7 +371,7 @@ def _shares_of_kinds(entries, pointers, kind, weight, num_kinds):
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the distinct rows of numbers [l, s], and which of them each one is, int64 [l]."""
+    """Find the distinct rows of numbers [l, s], and the index of each row, int64 [l]."""
     order = np.lexsort(rows.T)
     is_new = np.append(True, (np.diff(rows[order], axis=0) != 0).any(axis=1))
     kind = np.empty(len(rows), np.int64)

@@ -2,8 +2,8 @@
 
 Q of a box is the weight of stopping times the marginal likelihood of its rows, plus for each rule
 its weight times Q of both children: the recursion of BCART-PCFG (Sullivan et al. 2023, section 5)
-with boxes in place of sets of rows. Trees have few levels, so levels are computed from the deepest
-one up, and the cost in rows is that of the histograms.
+with boxes in place of sets of rows. Levels are computed from the deepest one up, and the cost in
+rows is that of the histograms.
 """
 
 import math
@@ -37,7 +37,7 @@ from bdtppl.models.prior_kinds import TreePrior
 
 _MOST_EVENTS = 1 << 18
 _MOST_SCORES = 1 << 22  # given scores of one call
-_SUMS_KEPT = 8  # prefix sums of feature sets that trees were looked up in last
+_SUMS_KEPT = 8  # last used prefix sums of feature sets in look-ups of trees
 
 _NONE = np.zeros(1)
 _NO_USAGE = BoxUsage.empty(1, 1, 1)
@@ -56,7 +56,7 @@ class Expansion(NamedTuple):
     statistics
         float64 [s].
     left_statistics
-        float64 [r, s]; those of the left sides.
+        float64 [r, s]; statistics of the left sides.
     rules
         `BoxRules`.
     """
@@ -69,7 +69,7 @@ class Expansion(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Some leaves of trees, with the sides of the features that are cut; l leaves.
+    """Some leaves of trees, with the sides of the cut features; l leaves.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Leaves(NamedTuple):
     statistics
         float64 [l, s].
     features
-        int64 [l, levels]; features that are cut, ascending, then -1.
+        int64 [l, levels]; cut features, ascending, then -1.
     low, high, missing
         int64 [l, levels]; their sides.
     """
@@ -97,7 +97,7 @@ class Recursion:
     Parameters
     ----------
     design
-        Cut points; its rows are not looked at.
+        Cut points; its rows are not used.
     space
         Boxes of the trees.
     histograms
@@ -107,7 +107,7 @@ class Recursion:
     grid
         Counts that the prior may meet.
     leaf
-        Leaf family whose statistics the histograms hold; others of its kind may be scored.
+        Leaf family of the histograms' statistics; others of its kind may be scored.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Recursion:
             cuts = design.cut_threshold[start : start + size]
             low, high = np.triu_indices(size, 1)
             middle = design.gap_threshold(start + low, start + high)
-            # Of the cuts above `low` and up to `high`, the one nearest the middle of the gap.
+            # The cut above `low` and up to `high` that is nearest to the middle of the gap.
             above = np.clip(np.searchsorted(cuts, middle), low + 1, high)
             under = np.maximum(above - 1, low + 1)
             is_under = np.abs(cuts[under] - middle) <= np.abs(cuts[above] - middle)
@@ -149,7 +149,7 @@ class Recursion:
     # Tables of groups.
 
     def _sets(self, level: int) -> list[tuple[tuple[int, ...], list[Group]]]:
-        """List the groups of a level by the features that are cut."""
+        """List the groups of a level by their cut features."""
         by_set = groupby(self._layouts[level], key=lambda group: group.features)
         return [(features, list(groups)) for features, groups in by_set]
 
@@ -210,7 +210,7 @@ class Recursion:
     def _pieces(
         self, leaf: Leaf | None, tables: LeafTables, group: GroupTables, size: int, first: int = 0
     ) -> Iterator[tuple[int, int, LeafTables]]:
-        """Cut the boxes of a group so that given scores stay small, and score each piece."""
+        """Divide the boxes of a group so that given scores stay small, and score each piece."""
         if tables.address or tables.is_silent or leaf is None:
             yield first, first + size, tables
             return
@@ -239,7 +239,7 @@ class Recursion:
 
     @cached_property
     def most(self) -> int | None:
-        """Weight of all rows, if a compiled score reads it: weights are whole; else None."""
+        """Weight of all rows, if a compiled score needs it and weights are whole; else None."""
         values, end = self.histograms.values, None if self.leaf.sums_to_rows else self.skipped + 1
         is_whole = has_kernel(self.leaf)
         is_whole &= not self.skipped or has_whole_counts(self.leaf, values[..., self.skipped :])
@@ -266,7 +266,7 @@ class Recursion:
         without
             Place of a feature whose rules get no weight.
         is_max
-            Whether to take the best tree in place of the sum.
+            Whether to use the best tree instead of the sum.
         """
         prior_tables = self.grid.tables(prior, without)
         tables = self.leaf_tables(leaf)
@@ -296,14 +296,14 @@ class Recursion:
         return levels[:0:-1]
 
     def no_usage(self) -> list[BoxUsage]:
-        """Begin expectations on each level."""
+        """Return zero expectations for each level."""
         space, size = self.space, math.prod(self.grid.shape[1:])
         return [
             BoxUsage.empty(size, space.num_features, space.width) for _ in range(space.num_levels)
         ]
 
     def leaf_tables(self, leaf: Leaf | None) -> LeafTables:
-        """Tables of a family's scores, or of no scores at all."""
+        """Return tables of a family's scores, or of no scores at all."""
         if leaf is None:
             return leaf_tables(self.leaf, None, self.skipped)._replace(is_silent=True)
         return leaf_tables(leaf, self.most, self.skipped)
@@ -317,7 +317,7 @@ class Recursion:
         *,
         least: float,
     ) -> Iterator[Leaves]:
-        """Walk from the root down; yields leaves.
+        """Walk from the root down; yield leaves.
 
         Parameters
         ----------
@@ -328,7 +328,7 @@ class Recursion:
         usage
             Expectations on each level to add to (`no_usage`).
         least
-            Expected numbers of nodes below this are dropped.
+            Smallest expected number of nodes that is not dropped.
         """
         prior_tables, tables = self.grid.tables(prior), self.leaf_tables(leaf)
         space = self.space
@@ -358,7 +358,7 @@ class Recursion:
             visits = visits_below
 
     def _leaves(self, group: Group, own: GroupTables, events: LeafEvents, count: int) -> Leaves:
-        """Write down the sides of leaves."""
+        """Return the sides of leaves."""
         space, k = self.space, len(group.features)
         places = np.unravel_index(events.box[:count], group.shape) if k else ()
         features = np.full((count, space.num_levels), space.num_features, np.int64)

@@ -1,10 +1,10 @@
 """The boxes that nodes of trees of few levels can be.
 
-A node below l splits is a box: on each feature it holds an interval of codes that l splits at most
-have cut, and perhaps the rows whose value is missing. A *side* is what splits leave of one feature:
-one split leaves an interval that ends at the feature's first or last code, two leave any other.
-Boxes with the same features cut, by the same kinds of sides, form a *group*, an array with one axis
-for each of these features.
+A node below l splits is a box: on each feature it contains an interval of codes bounded by at most
+l splits, and perhaps the rows with missing values. A *side* is the part of one feature that splits
+leave: one split leaves an interval that ends at the feature's first or last code, two leave any
+other. Boxes with the same features cut, by the same kinds of sides, form a *group*, an array with
+one axis for each of these features.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class FeatureSides(NamedTuple):
     low, high
         int64 [m]; the codes from ``low`` to ``high`` - 1 are inside.
     missing
-        int64 [m]; 1 where missing values are inside.
+        int64 [m]; 1 if missing values are inside.
     """
 
     low: np.ndarray
@@ -41,9 +41,9 @@ class Group(NamedTuple):
     Attributes
     ----------
     features
-        Features that are cut, ascending places among the usable ones.
+        Cut features, ascending places among the usable ones.
     kinds
-        1 or 2 for each: how many splits its sides need.
+        1 or 2 for each: number of splits that its sides need.
     offset
         Number of the group's first box in its level.
     shape
@@ -78,7 +78,8 @@ class BoxSpace:
     column
         int32 [d]; the design's columns that they belong to.
     rules_below
-        Pairs of places (first, then): rules on the second stand only below a split on the first.
+        Pairs of places (first, then): rules on the second are allowed only below a split on the
+        first.
     allowed_at
         bool [num_levels, d]; features that rules of nodes of a level may use.
     """
@@ -93,7 +94,7 @@ class BoxSpace:
 
     @classmethod
     def of(cls, design: Design, constraints: Constraints, num_levels: int) -> "BoxSpace":
-        """Take the features that rules may use.
+        """Select the features that rules may use.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class BoxSpace:
 
     @cached_property
     def sides(self) -> list[tuple[FeatureSides, FeatureSides]]:
-        """Sides of each feature that one split leaves, and those that two leave."""
+        """Return sides of each feature after one split, and after two."""
         return [
             (_sides(size, is_outer=True, missing=m), _sides(size, is_outer=False, missing=m))
             for size, m in zip(self.num_codes.tolist(), self.has_missing.tolist(), strict=True)
@@ -149,7 +150,7 @@ class BoxSpace:
 
     @cached_property
     def side_place(self) -> np.ndarray:
-        """Place of a side among those of its kind, int64 [d, missing, low, high]."""
+        """Return the place of a side among those of its kind, int64 [d, missing, low, high]."""
         place = np.full((self.num_features, 2, self.width, self.width), -1, np.int64)
         for f, kinds in enumerate(self.sides):
             for sides in kinds:
@@ -194,12 +195,12 @@ class BoxSpace:
 
     @cached_property
     def num_scores(self) -> float:
-        """Pairs of a box and a rule that the inside pass looks at, at most."""
+        """Return the most pairs of a box and a rule that the inside pass visits."""
         rules = float(((self.num_codes - 1) * (1 + self.has_missing)).sum())
         return sum(self.num_boxes(level) for level in range(self.num_levels)) * rules
 
     def allowed(self, level: int, features: tuple[int, ...]) -> np.ndarray:
-        """Features that rules may use in boxes of a level with some features cut, bool [d]."""
+        """Return the features that rules may use in boxes with some cut features, bool [d]."""
         allowed = self.allowed_at[level].copy()
         for first, then in self.rules_below:
             allowed[then] &= first in features

@@ -1,4 +1,4 @@
-"""Tables that the compiled recursion over boxes reads, and room for what it writes."""
+"""Input tables of the compiled recursion over boxes, and room for its output."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 class GroupTables(NamedTuple):
-    """One group of boxes of a level; k features are cut, d can be.
+    """One group of boxes of a level; k features are cut, d can be cut.
 
     Attributes
     ----------
     values, keys
         Prefix sums [cells, d, width, s] and [cells, d, width, 1] (`BoxHistograms.prefix_sums`).
     own
-        int64 [k]; the features that are cut.
+        int64 [k]; the cut features.
     side_low, side_high, side_missing
         int64 [k, most sides]; the sides of each.
     shape
@@ -25,8 +25,8 @@ class GroupTables(NamedTuple):
     is_last
         Whether children are leaves.
     child_offset, child_step
-        int64 [d, 3]; first box of the child group by the feature of the rule and the kind of the
-        child's side, and step of that side; unused on the last level.
+        int64 [d, 3]; first box of the child group by the rule's feature and the kind of the child's
+        side, and step of that side; unused on the last level.
     child_stride
         int64 [d, 3, k]; steps of the sides of the k features in the child group.
     allowed
@@ -36,7 +36,7 @@ class GroupTables(NamedTuple):
     side_place
         int64 [d, 2, width, width]; place of each side among those of its kind.
     middle
-        int64 [d, width, width]; cut of the gap between two codes that lies nearest its middle.
+        int64 [d, width, width]; cut nearest to the middle of the gap between two codes.
     gap_width
         float64 [d, width, width]; width of the gap between two codes.
     min_leaf
@@ -70,12 +70,12 @@ class GroupTables(NamedTuple):
 
 
 class PriorTables(NamedTuple):
-    """A prior's weights on one level, by what it reads (`bdtppl.inference.boxes.weights`).
+    """A prior's weights on one level, by the counts it uses (`bdtppl.inference.boxes.weights`).
 
     Attributes
     ----------
     split
-        float64, flat; log weight of all rules that an entry stands for.
+        float64, flat; log weight of all rules that an entry represents.
     rule
         The same for one of them, as the prior counts trees.
     stop
@@ -109,15 +109,15 @@ class LeafTables(NamedTuple):
     Attributes
     ----------
     address, tables, numbers
-        `bdtppl.models.leaf_kernels.LeafKernel`. Where the address is 0 scores are given.
+        `bdtppl.models.leaf_kernels.LeafKernel`. If the address is 0, scores are given.
     skipped
-        1 where the statistics are a row count followed by those of the family, else 0.
+        1 if the statistics are a row count followed by those of the family, else 0.
     sums_to_rows
         Whether the statistics are counts whose sum is the number of rows.
     is_silent
         Whether all scores are 0, as for sums over the prior alone.
     first
-        Box of the group that the given scores begin with.
+        Box of the group at which the given scores start.
     own
         float64 [boxes]; given scores of the boxes.
     left, right
@@ -145,7 +145,7 @@ class BoxRules(NamedTuple):
     feature, low, high, missing_left
         int64 [r]; codes on both sides of the entry's gap, and where missing values go.
     num_cuts
-        int64 [r]; rules that the entry stands for.
+        int64 [r]; number of rules that the entry represents.
     key
         uint64 [r]; key of the partition.
     split, rule
@@ -170,13 +170,13 @@ class BoxRules(NamedTuple):
 
     @classmethod
     def empty(cls, size: int) -> "BoxRules":
-        """Make room for so many rules."""
+        """Make room for a number of rules."""
         types = ("i8",) * 5 + ("u8",) + ("f8",) * 3 + ("i8",) * 2
         return cls(*(np.zeros(size, each) for each in types))
 
 
 class BoxUsage(NamedTuple):
-    """Expectations under the posterior, added up by the outside pass.
+    """Expectations under the posterior, summed by the outside pass.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class BoxUsage(NamedTuple):
 
     @classmethod
     def empty(cls, num_weights: int, num_features: int, width: int) -> "BoxUsage":
-        """Begin with nothing."""
+        """Start with zeros."""
         return cls(
             np.zeros(num_weights),
             np.zeros(num_features + 1),
@@ -207,14 +207,14 @@ class BoxUsage(NamedTuple):
 
 
 class LeafEvents(NamedTuple):
-    """Room for leaves that the outside pass meets.
+    """Room for leaves found by the outside pass.
 
     Attributes
     ----------
     box
         int64 [e]; box of the group that stops, or whose rule makes the leaf on the last level.
     feature, cut, missing_left
-        int64 [e]; the rule, feature -1 where the box itself stops.
+        int64 [e]; the rule, with feature -1 if the box itself stops.
     is_right
         int64 [e]; side of the rule.
     weight
@@ -233,7 +233,7 @@ class LeafEvents(NamedTuple):
 
     @classmethod
     def empty(cls, size: int, num_values: int) -> "LeafEvents":
-        """Make room for so many leaves."""
+        """Make room for a number of leaves."""
         box, feature, cut, missing_left, is_right = np.zeros((5, size), np.int64)
         weight, statistics = np.zeros(size), np.zeros((size, num_values))
         return cls(box, feature, cut, missing_left, is_right, weight, statistics)

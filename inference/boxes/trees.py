@@ -27,9 +27,9 @@ class WrittenTrees(NamedTuple):
     statistics
         float64 [b, k, s].
     log_joint, log_likelihood
-        float64 [b]; log weights and leaf scores, summed, and leaf scores alone.
+        float64 [b]; sum of log weights and leaf scores, and leaf scores alone.
     num_cuts
-        float64 [b]; trees that differ by cuts inside gaps alone.
+        float64 [b]; number of trees that differ only by cuts inside gaps.
     """
 
     trees: Tree
@@ -40,7 +40,7 @@ class WrittenTrees(NamedTuple):
 
 
 class _Pages:
-    """Trees as they are written level by level: slot i has the children 2 i + 1 and 2 i + 2."""
+    """Trees written level by level: slot i has the children 2 i + 1 and 2 i + 2."""
 
     def __init__(self, recursion: Recursion, num_trees: int):
         self.recursion = recursion
@@ -83,7 +83,7 @@ class _Pages:
         np.add.at(self.log_likelihood, trees, below - 2 * log_stop)
 
     def written(self, num_skipped: int) -> WrittenTrees:
-        """Close the ranks of used slots; the first statistics are left out."""
+        """Compact the used slots; the first statistics are omitted."""
         order = heap_order(self.splits.feature[:, : self.splits.feature.shape[1] // 2] >= 0)
         trees = Tree.breadth_first(*(np.take_along_axis(own, order, axis=1) for own in self.splits))
         kept = self.statistics[..., num_skipped:]
@@ -103,17 +103,17 @@ def draw_trees(
     uniform: np.ndarray,
     num_skipped: int = 0,
 ) -> WrittenTrees:
-    """Draw independent trees, level by level; a box that many trees meet is opened once.
+    """Draw independent trees, level by level; a box shared by many trees is opened once.
 
     Parameters
     ----------
     recursion, prior, leaf, log_q
         The sums over trees (`Recursion.inside`).
     uniform
-        float64 [b, 2^levels - 1, 2]; numbers from [0, 1) for the nodes of b trees: for the rule,
-        and for the cut in its gap.
+        float64 [b, 2^levels - 1, 2]; random numbers in [0, 1) for the nodes of b trees: for the
+        rule, and for the cut in its gap.
     num_skipped
-        First statistics that the leaf family does not know.
+        Number of first statistics that do not belong to the leaf family.
     """
     num_trees, num_levels = len(uniform), len(log_q)
     pages = _Pages(recursion, num_trees)
@@ -155,7 +155,7 @@ def draw_trees(
 def _pick_cuts(
     recursion: Recursion, box: Expansion, entries: np.ndarray, uniform: np.ndarray | float
 ) -> np.ndarray:
-    """Choose a cut in the gap of each entry: one of all, or that nearest the middle."""
+    """Choose a cut in the gap of each entry: a random one, or that nearest to the middle."""
     rules = box.rules
     if recursion.grid.each_cut:
         return rules.low[entries] + 1 + (uniform * rules.num_cuts[entries]).astype(np.int64)
@@ -166,7 +166,7 @@ _BoxAtLevel = tuple[int, int]  # level and number of the box
 
 
 class _BoxChoices:
-    """What boxes may do, given the best trees below them."""
+    """Choices of boxes, given the best trees below them."""
 
     def __init__(self, recursion, prior, leaf, log_best, counts_partitions: bool):
         self.recursion, self.prior, self.leaf, self.log_best = recursion, prior, leaf, log_best
@@ -210,8 +210,8 @@ def rank_trees(
 ) -> WrittenTrees:
     """List the k trees of greatest log joint.
 
-    Under a prior that counts partitions, trees that differ by equivalent rules are one tree, shown
-    by the rule that comes first. Trees that differ by the cut inside a gap are one entry.
+    Trees that differ by equivalent rules are one tree under a prior that counts partitions, with
+    the first of these rules. Trees that differ by the cut inside a gap are one entry.
 
     Parameters
     ----------
@@ -222,14 +222,14 @@ def rank_trees(
     counts_partitions
         Whether the prior does.
     num_skipped
-        First statistics that the leaf family does not know.
+        Number of first statistics that do not belong to the leaf family.
     """
     choices = _BoxChoices(recursion, prior, leaf, log_best, counts_partitions)
     best = list(islice(ranked_trees(choices, (0, 0)), k))
     pages = _Pages(recursion, len(best))
     for tree, (_, made) in enumerate(best):
         slots = [0]
-        for slot, (node, choice) in zip(slots, made, strict=False):  # grows as splits are met
+        for slot, (node, choice) in zip(slots, made, strict=False):  # grows as splits are found
             trees, at = np.array([tree]), np.array([slot])
             if node[0] == len(log_best):
                 continue

@@ -1,7 +1,7 @@
-"""What the recursion over boxes looks up: a prior's weights by counts, and scores of leaves.
+"""Look-up tables of the recursion over boxes: a prior's weights by counts, and leaf scores.
 
-A prior's weights are tabulated by its own methods, for all values of the counts that they read, so
-every prior that reads counts alone is known here without a line of its own.
+A prior's own methods tabulate its weights, for all values of the counts that they use, so every
+prior that uses counts alone works without code for it here.
 """
 
 import math
@@ -26,15 +26,15 @@ _MOST_WEIGHTS = 20_000_000
 
 
 def facts_beyond_counts(prior: TreePrior) -> set[str]:
-    """Names of what a node-wise prior reads beside counts of rules, widths of gaps and depth."""
+    """Return names of a prior's facts other than counts of rules, widths of gaps and depth."""
     known = {*_RULE_COUNTS, "log_width_share"}
     return ({*prior.node_facts} - _NODE_COUNTS) | ({*prior.rule_facts} - known)
 
 
 def _largest_counts(space: BoxSpace, prior: TreePrior) -> dict[str, int]:
-    """One more than the largest value of each count that a prior reads, and 1 of others.
+    """Return one more than the largest value of each count that a prior uses, and 1 for others.
 
-    Entry 0 of a count that is read stays unused, so that counts are places.
+    Entry 0 of a used count stays empty, so that counts are places.
     """
     cuts = (space.num_codes - 1) * (1 + space.has_missing.astype(np.int64))
     most = {
@@ -56,14 +56,14 @@ def num_weights(space: BoxSpace, prior: TreePrior) -> float:
 
 
 class PriorGrid:
-    """All counts that a prior may meet on boxes, and its weights there; d features.
+    """All counts that a prior may have on boxes, and its weights there; d features.
 
     Parameters
     ----------
     space
         The boxes.
     prior
-        A prior that reads counts alone, resolved; those of `tables` may have other numbers.
+        A resolved prior that uses counts alone; those of `tables` may have other hyperparameters.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class PriorGrid:
             log_num_features=logs["log_num_features"],
         )
         self._rule = Rule(space.features.astype(np.int32)[places[1]], **facts)
-        # At the root of a table without a rule, and below the last level, nodes only stop.
+        # Nodes can only stop at the root of a table without rules, and below the last level.
         depth, count = np.indices((space.num_levels + 1, space.num_features + 1))
         self._stop_shape = depth.shape
         has_rule = (count > 0) & (depth < space.num_levels)
@@ -153,7 +153,7 @@ class PriorGrid:
 
     @in_float64
     def gradient(self, prior: TreePrior, split: np.ndarray, stop: np.ndarray) -> Any:
-        """Derive the sum of weights times expected uses by the prior's numbers.
+        """Differentiate the sum of weights times expected uses with respect to the prior's numbers.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class PriorGrid:
         Returns
         -------
         pytree
-            As the prior.
+            As the prior, with gradients.
         """
 
         def total(prior: Any) -> Any:
@@ -178,12 +178,12 @@ class PriorGrid:
 
 
 def counts_apart(leaf: Leaf, has_weights: bool) -> bool:
-    """Whether rows are counted apart, for their statistics do not tell their number."""
+    """Return whether rows are counted separately, because their statistics lack their number."""
     return has_weights or not has_kernel(leaf)
 
 
 def leaf_tables(leaf: Leaf, most: int | None, skipped: int) -> LeafTables:
-    """Tabulate what scores need of leaves of up to some weight; None where none are compiled."""
+    """Tabulate inputs of scores for leaves of up to some weight; None if none are compiled."""
     given = np.zeros((0, 0, 0, 0))
     kernel = LeafKernel(0, np.zeros((1, 1)), np.zeros(1))
     if most is not None:

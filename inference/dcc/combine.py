@@ -1,7 +1,7 @@
 """The posterior over topologies and parameters, from the results of DCC-Tree's walk.
 
-Topology m has the probability Z_m p(m) / sum (equations 29 and 38), and given it a draw has its
-importance weight (equation 14).
+Topology m has the probability Z_m p(m) / sum (equations 29 and 38), and its draws have their
+importance weights (equation 14).
 
 References
 ----------
@@ -29,7 +29,7 @@ from bdtppl.inference.evidence.estimates import (
 from bdtppl.inference.parallel import fan_out
 from bdtppl.models.soft.topology import Topology, TopologyPrior
 
-_LEAST_VISITS = 3  # whose spread tells anything
+_LEAST_VISITS = 3  # visits whose spread is informative
 
 
 class Component(NamedTuple):
@@ -40,13 +40,13 @@ class Component(NamedTuple):
     topology
         The topology.
     evidence
-        Of log Z_m, without p(m).
+        Estimate of log Z_m, without p(m).
     probability
-        Of the topology given the data.
+        Probability of the topology given the data.
     position
         float [draws, size]; coordinates of `bdtppl.inference.soft.density.SoftDensity`.
     weight
-        float64 [draws]; adds up to 1.
+        float64 [draws]; sums to 1.
     """
 
     topology: Topology
@@ -93,11 +93,10 @@ def combine(
     Parameters
     ----------
     dcc, state
-        What was run.
+        The settings and the last state of the walk.
     evidence
-        "lais", "smc" for all topologies that were looked at, or "auto": SMC where importance
-        weights are too uneven and the topology may hold ``smc_share`` of the weight. Draws are then
-        its particles.
+        "lais", "smc" for all sampled topologies, or "auto": SMC if importance weights are too
+        uneven and the topology may have ``smc_share`` of the weight. Draws are then its particles.
     smc_share
         In [0, 1].
     smc
@@ -115,7 +114,7 @@ def combine(
         and (evidence != "auto" or each.topology in matters)
         and may_need_tempered(evidence, layered[each.topology])
     ]
-    # In threads they compile and run side by side.
+    # They compile and run side by side in threads.
     tasks = [(each,) for each in uncertain]
     found = fan_out(partial(temper, **smc), tasks, shared=(dcc, state.rng_key), has_shares=True)
     tempered = {each.topology: of_it for each, of_it in zip(uncertain, found, strict=True)}
@@ -125,11 +124,11 @@ def combine(
             exact = {"method": "exact", "effective_size": np.inf, "pareto_k": -np.inf}
             return each.evidence._replace(**exact, reason="no parameters"), *_layered(each)
         if not each.visits:
-            reason = "left after the pilot" if each.is_left else "of the pilot: not looked at yet"
+            reason = "left after the pilot" if each.is_left else "from the pilot: not sampled yet"
             return each.evidence._replace(reason=reason), *_layered(each)
         own = layered[each.topology]
         if evidence == "auto" and each.topology not in matters:
-            reason = f"it cannot hold {smc_share:g} of the weight"
+            reason = f"it cannot have {smc_share:g} of the weight"
             return own._replace(reason=reason), *_layered(each)
         chosen = choose_estimate(evidence, own, lambda: tempered[each.topology][0])
         if chosen.method != "smc":
@@ -149,10 +148,10 @@ def combine(
 
 
 def layered_evidence(explored: Explored) -> Evidence:
-    """Evidence by importance sampling, with an error that knows how visits differ.
+    """Estimate evidence by importance sampling, with an error that reflects differences of visits.
 
-    Weights of one visit share the draws that they lie around. So the error is no less than that of
-    the visits' separate estimates.
+    Weights of one visit share their centres, so the error is at least that of the visits' separate
+    estimates.
     """
     found, visits = explored.evidence, explored.visits
     if visits < _LEAST_VISITS:
@@ -164,6 +163,6 @@ def layered_evidence(explored: Explored) -> Evidence:
 
 
 def _layered(explored: Explored) -> tuple[np.ndarray, np.ndarray]:
-    """Draws by importance sampling, and their weights."""
+    """Return draws by importance sampling, and their weights."""
     log_weight = np.logaddexp.reduce(explored.log_weight.astype(np.float64), axis=-1)
     return np.concatenate(explored.position), softmax(log_weight.ravel())

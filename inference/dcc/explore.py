@@ -1,8 +1,8 @@
 """DCC-Tree: a walk over topologies, with inference given those of high utility (Algorithm 1).
 
 Topologies drawn from the prior, and proposed by the walk, are counted; one that was proposed often
-enough becomes active and is burnt in. Each step looks at the active topology of greatest utility:
-its chains draw, its evidence is estimated anew, and a move from it proposes another topology.
+enough becomes active and is burnt in. Each step visits the active topology of greatest utility: its
+chains draw, its evidence is re-estimated, and a move from it proposes another topology.
 
 References
 ----------
@@ -42,11 +42,11 @@ class WalkState:
     rng_key
         Key of the whole run.
     proposed
-        How often each topology was proposed, in the order of discovery.
+        Number of proposals of each topology, in the order of discovery.
     explored
-        Results of the active ones, in the order of activation.
+        Results of the active topologies, in the order of activation.
     visited
-        The topology that each step looked at.
+        The topology visited by each step.
     """
 
     rng_key: jax.Array
@@ -66,8 +66,8 @@ class TopologyWalk(Inference[WalkState, WalkState]):
     iterations
         Steps of the walk.
     patience, tolerance
-        Stop where the topologies that became active in the last ``patience`` steps together hold
-        less than ``tolerance`` of the weight; None for no such stop.
+        Stop if the topologies activated in the last ``patience`` steps together have less than
+        ``tolerance`` of the weight; None never stops early.
     """
 
     counts: ClassVar[str] = "iterations"
@@ -92,11 +92,11 @@ class TopologyWalk(Inference[WalkState, WalkState]):
         return len(state.visited), self.iterations
 
     def lengths(self, state: WalkState) -> dict[str, tuple[int, int]]:
-        """List the steps that were made, and those that are asked for."""
+        """List the steps made and requested."""
         return {"iterations": self.num_steps(state)}
 
     def is_done(self, state: WalkState) -> bool:
-        """Tell whether all steps are made, or new topologies hardly matter."""
+        """Return whether all steps are made, or new topologies hardly matter."""
         if super().is_done(state):
             return True
         patience = self.patience
@@ -110,8 +110,8 @@ class TopologyWalk(Inference[WalkState, WalkState]):
     def to_arrays(self, state: WalkState) -> dict[str, np.ndarray]:
         """Write a state as arrays of numbers and of text.
 
-        Arrays of a topology are named after its code: ``"100/log_weight"``. Nested ones, where
-        chains are, are named by their place among the leaves of the nest.
+        Arrays of a topology are named after its code: ``"100/log_weight"``. Nested arrays, such as
+        those of chains, are named by their place among the leaves of the nest.
         """
         arrays = {
             "proposed": np.array([shape.code for shape in state.proposed]),
@@ -131,7 +131,7 @@ class TopologyWalk(Inference[WalkState, WalkState]):
         return arrays
 
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> WalkState:
-        """Read a state back."""
+        """Read a stored state."""
         dcc, any_key, leaf = self.dcc, jax.random.key(0), Topology()
         structures = {
             # They are the same for all topologies.
@@ -163,7 +163,7 @@ def _topologies(codes: np.ndarray) -> list[Topology]:
 
 
 def log_topology_joint(explored: Explored, prior: TopologyPrior) -> float:
-    """Log of Z_m p(m) by importance sampling."""
+    """Return the log of Z_m p(m) by importance sampling."""
     return explored.evidence.log_evidence + prior.log_prob(explored.topology)
 
 
@@ -188,19 +188,19 @@ def _activate(dcc: DCC, state: WalkState) -> WalkState:
 
 
 def _for_each_size(function: Callable, shared: tuple, items: Sequence) -> list[Explored]:
-    """Call a function on the topologies of each size, or results of them.
+    """Call a function on the topologies of each size, or on their results.
 
-    In threads, sizes compile and run side by side.
+    Sizes compile and run side by side in threads.
     """
     groups = _by_size(items)
-    # The largest take longest, and so come first.
+    # The largest take longest, so they come first.
     tasks = [(group,) for group in reversed(groups)]
     made = fan_out(function, tasks, shared=shared, most_threads=len(groups), has_shares=True)
     return [each for group in reversed(made) for each in group]
 
 
 def within_reach(dcc: DCC, explored: Mapping[Topology, Explored], share: float) -> set[Topology]:
-    """Find the topologies that may hold a share of the weight, by their evidence and its error."""
+    """Return the topologies that may have a share of the weight, given errors."""
     joint = {m: log_topology_joint(each, dcc.prior) for m, each in explored.items()}
     with np.errstate(divide="ignore"):
         least = np.logaddexp.reduce(list(joint.values())) + np.log(share)
@@ -254,13 +254,13 @@ def _propose(dcc: DCC, state: WalkState) -> WalkState:
 
 
 def _is_exhausted(dcc: DCC, state: WalkState, patience: int, tolerance: float) -> bool:
-    """Whether the topologies that became active last have hardly any weight."""
+    """Return whether the last activated topologies have hardly any weight."""
     since = len(state.visited) - patience
     explored = state.explored.values()
     if since < 0 or not explored or any(not (each.visits or each.is_left) for each in explored):
         return False
     joint = np.array([log_topology_joint(each, dcc.prior) for each in explored])
-    # The walk begins with those of the first step.
+    # The walk starts with those of the first step.
     is_late = np.array([each.since >= max(since, 1) for each in explored])
     weight = np.exp(joint - np.logaddexp.reduce(joint))
     return bool(weight[is_late].sum() < tolerance)

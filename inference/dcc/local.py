@@ -5,14 +5,14 @@ steps, and their last steps are the centres of importance samples. This estimate
 the chains missed the main mode it is almost surely far too low. So a topology is dropped after the
 pilot only if the estimate plus three standard errors plus some nats, for modes that may have been
 missed, does not reach the least share of the weight. In the second stage new chains from the prior
-warm up in full. As soon as splits are sharp, chains in modes of negligible mass move to the place
-of another chain, which may be one of the pilot.
+warm up in full. Once splits are sharp, chains in modes of negligible mass move to the state of
+another chain, which may be one of the pilot.
 
 Pilots have to find modes, so their splits are soft at first: sharp splits hardly move across rows.
-While many of a pilot's chains are in modes of negligible mass, these chains start again.
+While many of a pilot's chains are in modes of negligible mass, these chains are restarted.
 
-On request N_INIT is "increased as necessary" (Algorithm 1): where chains disagree at the end of
-warm-up, it is made again in twice the steps.
+Optionally, N_INIT is "increased as necessary" (Algorithm 1): if chains disagree at the end of
+warm-up, it is repeated with twice the steps.
 
 References
 ----------
@@ -45,11 +45,11 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.soft.topology import Topology
 
 _LEAST_PILOT = 20  # steps
-_CENTRES = 16  # draws of each chain that tempered SMC starts around
-_LARGEST_R_HAT = 1.1  # of the last steps of warm-up, which are few
+_CENTRES = 16  # draws of each chain around which tempered SMC starts
+_LARGEST_R_HAT = 1.1  # in the last steps of warm-up, which are few
 _MOST_STUCK = 0.25  # share of a pilot's chains; the others may agree on a poor mode
 
-# Uses of a topology's random numbers; visits have the numbers from _VISIT on.
+# Purposes of a topology's random numbers; visits have the numbers from _VISIT on.
 _PILOT, _BURN_IN, _RESTART, _COPIES, _TEMPERED, _VISIT = range(6)
 
 
@@ -62,7 +62,7 @@ class Explored:
     topology
         The topology.
     since
-        Step of the global walk at which it became active.
+        Step of the walk that activated it.
     position
         float [C, V N, size]; weighted draws: a pseudo-sample for each draw, see
         `bdtppl.inference.evidence.importance.thin`.
@@ -70,12 +70,12 @@ class Explored:
         float [C, V N, M]; log weights of all pseudo-samples. A weighted draw has the log of its M
         weights' mean.
     chains, draws
-        States and draws of its chains, those of the pilot before they are burnt in; None if it was
-        left after the pilot.
+        States and draws of its chains, those of the pilot before burn-in; None if it was dropped
+        after the pilot.
     visits
-        V; 0 after burn-in. The pilot is no visit, its weights give way to those of the first one.
+        V; 0 after burn-in. The pilot is not a visit; the first visit's weights replace its weights.
     num_restarts
-        Chains of the pilot that began again because they were stuck.
+        Restarted chains of the pilot, which were stuck.
     """
 
     topology: Topology
@@ -99,7 +99,7 @@ class Explored:
 
     @cached_property
     def moments(self) -> Moments:
-        """Moments of the importance weights, which the walk needs sooner than the evidence."""
+        """Moments of the importance weights, which the walk needs before the evidence."""
         return moments(self.log_weight)
 
 
@@ -107,7 +107,7 @@ class Explored:
 def begin_topologies(
     dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], since: int
 ) -> list[Explored]:
-    """Begin topologies of one size, by pilots side by side if there is a first stage."""
+    """Start topologies of one size, by pilots side by side if there is a first stage."""
     if not dcc.pilot:
         size = dcc.density(topologies[0].num_splits).size
         nothing = np.zeros((dcc.num_chains, 0, size)), np.zeros((dcc.num_chains, 0, 1))
@@ -115,7 +115,7 @@ def begin_topologies(
     sampler = _searching(dcc)
     last = _last_steps(sampler, dcc.num_draws)
     with ThreadPoolExecutor(1) as aside:
-        if num_workers() == 1:  # weighing is compiled here, while chains warm up
+        if num_workers() == 1:  # weighting is compiled here, while chains warm up
             nowhere = np.zeros((dcc.num_chains, last, dcc.density(topologies[0].num_splits).size))
             aside.submit(in_float64(_weigh_component), dcc, rng_key, topologies[0], nowhere)
         pilot = _warm_up(dcc, rng_key, sampler, topologies, _PILOT)
@@ -136,11 +136,11 @@ def begin_topologies(
 def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Explored]:
     """Warm up the chains of topologies of one size, side by side, and move stuck ones.
 
-    Chains are compared early in the last window of warm-up, when splits are as sharp as for draws;
-    if warm-up may be repeated, at its end, too.
+    Chains are compared early in the last window of warm-up, when splits are as sharp as for draws,
+    and at its end if warm-up may be repeated.
     """
     topologies = [each.topology for each in group]
-    # Until the last window of warm-up, and some steps more to compare chains.
+    # Until the last window of warm-up, plus some steps to compare chains.
     annealing = min(dcc.nuts.last_window + dcc.num_draws, dcc.nuts.warmup)
     annealed = _warm_up(dcc, rng_key, dcc.nuts, topologies, _BURN_IN, annealing)
     settled = [
@@ -174,7 +174,7 @@ def burn_in(dcc: DCC, rng_key: jax.Array, group: Sequence[Explored]) -> list[Exp
 
 @in_float64
 def visit_topology(dcc: DCC, rng_key: jax.Array, explored: Explored) -> Explored:
-    """Draw from the chains and weigh importance samples around the draws."""
+    """Draw from the chains and weight importance samples around the draws."""
     topology, visits = explored.topology, explored.visits
     before: Any = explored.chains
     key_draw, key_weigh = jax.random.split(_key_of_topology(rng_key, topology, _VISIT + visits))
@@ -203,8 +203,8 @@ def temper(
 ) -> tuple[Evidence, Tempered]:
     """Estimate the evidence by tempered SMC; see `bdtppl.inference.evidence.tempered`.
 
-    Particles start from normal distributions around some of the draws. From the prior they would
-    settle in the modes of soft splits, and never find those of sharp splits.
+    Particles start from normal distributions around some of the draws. Particles from the prior
+    would settle in the modes of soft splits, and never find those of sharp splits.
     """
     draws = np.asarray(cast(Any, explored.draws).position, np.float64)
     proposals = fit_proposals(draws)
@@ -225,7 +225,7 @@ class _Sites(NamedTuple):
 
 
 def _sites(dcc: DCC, rng_key: jax.Array, topologies: Sequence[Topology], use: int) -> _Sites:
-    """Keys, density and paths of topologies of one size, side by side."""
+    """Return keys, density and paths of topologies of one size, side by side."""
     keys = jnp.stack([_key_of_topology(rng_key, topology, use) for topology in topologies])
     paths = np.stack([topology.paths for topology in topologies])
     return _Sites(keys, dcc.density(topologies[0].num_splits), paths)
@@ -247,7 +247,7 @@ def _warm_up(
 def _restart(
     dcc: DCC, rng_key: jax.Array, topology: Topology, chains: Chains, draws: NutsDraws
 ) -> tuple[Chains, NutsDraws, int]:
-    """Begin stuck chains of a pilot again, while many are; the chains, and the number restarted."""
+    """Restart stuck chains of a pilot while many are; return them and their number."""
     sampler, density = _searching(dcc), dcc.density(topology.num_splits)
     num_restarts, num_draws = 0, draws.position.shape[1]
     for attempt in range(dcc.restarts):
@@ -267,7 +267,7 @@ def _restart(
 def _settle(
     dcc: DCC, rng_key: jax.Array, pilot: Explored, chains: Chains, draws: NutsDraws
 ) -> Chains:
-    """Put stuck chains where others are, those of the pilot among them."""
+    """Move stuck chains to states of others, including those of the pilot."""
     masses, every, num_warm = _log_masses(dcc, draws), chains, chains.num_warm
     if pilot.draws is not None:
         masses = np.concatenate([masses, _log_masses(dcc, pilot.draws)])
@@ -285,7 +285,7 @@ def _searching(dcc: DCC) -> NUTS:
 
 
 def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:
-    """Log masses of the modes that chains are in, [C], by the last draws of each."""
+    """Return log masses of the modes of chains, [C], by the last draws of each."""
     last = slice(
         -min(_last_steps(each, dcc.num_draws) for each in (dcc.nuts, _searching(dcc))), None
     )
@@ -293,14 +293,14 @@ def _log_masses(dcc: DCC, draws: NutsDraws) -> np.ndarray:
 
 
 def _last_steps(sampler: NUTS, num_draws: int) -> int:
-    """Count the steps at the end of warm-up that are like draws, in its last window."""
+    """Count the last steps of warm-up that are like draws, in its last window."""
     return min(num_draws, sampler.warmup // 2)
 
 
 def _weigh_component(
     dcc: DCC, rng_key: jax.Array, topology: Topology, centres: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted draws around centres [C, N, size], and all log weights."""
+    """Return weighted draws around centres [C, N, size], and all log weights."""
     key_layer, key_thin = jax.random.split(rng_key)
     layer = sample_layer(
         key_layer,
@@ -319,11 +319,11 @@ def _replaced(where: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.nd
 
 
 def _key_of_topology(rng_key: jax.Array, topology: Topology, use: int) -> jax.Array:
-    """Key of a topology alone: draws do not depend on the topologies looked at before."""
+    """Return the key of a topology: draws do not depend on earlier topologies."""
     own = jax.random.fold_in(rng_key, zlib.crc32(topology.code.encode()))
     return jax.random.fold_in(own, use)
 
 
 def _join_draws(before: Any, after: Any) -> Any:
-    """Lengthen arrays [C, draws, ...]."""
+    """Append arrays [C, draws, ...]."""
     return jax.tree.map(lambda *a: np.concatenate(a, axis=1), before, after)

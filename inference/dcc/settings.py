@@ -1,4 +1,4 @@
-"""The settings of DCC-Tree, with the data and the model that it is run on."""
+"""The settings of DCC-Tree, with its data and model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,31 +38,31 @@ class DCC:
     num_chains, num_draws, pseudo_samples
         Chains; their draws in each visit (N_s); importance samples around each draw (N_M).
     initial_trees, activation_count
-        Topologies drawn from the prior at first (T_0), and how often one must have been proposed,
-        at least once more than this, to become active (C_0).
+        Topologies drawn from the prior at first (T_0), and the number of proposals that a topology
+        must exceed to become active (C_0).
     denominator
-        Of importance weights; see `bdtppl.inference.evidence.importance`.
+        Options of importance weights; see `bdtppl.inference.evidence.importance`.
     delta, kappa, optimism, look_ahead
-        Of the utility; see `bdtppl.inference.dcc.utility`.
+        Options of the utility; see `bdtppl.inference.dcc.utility`.
     moves, max_splits
-        Of the walk; see `bdtppl.models.soft.topology.neighbours`.
+        Options of the walk; see `bdtppl.models.soft.topology.neighbours`.
     with_leaf
-        Whether the tree without a split is one of the topologies; the paper's program has it not.
+        Whether the tree without a split is one of the topologies; the paper's program excludes it.
     pilot
         Steps of the first stage of burn-in, as a share of warm-up; 0 for none.
     least_share
-        A topology is left after the pilot if it cannot reach this share of the weight.
+        Least share of the weight that a topology must be able to reach after the pilot.
     h_search
         Sharpness at the first step of pilots, if it is softer than the sampler's: splits that are
-        sharp from the first hardly move across rows.
+        sharp initially hardly move across rows.
     warmup_doublings
-        How often, at most, warm-up is made again in twice the steps ("increasing N_INIT as
-        necessary"), while R-hat of the log density over its last steps exceeds 1.1. In the authors'
-        code it begins again, without bound, where the covariance of draws is singular.
+        Most repetitions of warm-up, each with twice the steps ("increasing N_INIT as necessary"),
+        while R-hat of the log density over its last steps exceeds 1.1. The authors' code restarts
+        it, without bound, if the covariance of draws is singular.
     restarts
-        How often stuck chains of a pilot begin again, while more than a quarter of them are.
+        Most restarts of stuck chains of a pilot, while more than a quarter of them are stuck.
     weights
-        Powers of the rows' likelihoods, float [N]; None where all are 1.
+        Powers of the rows' likelihoods, float [N]; None if all are 1.
     """
 
     model: Callable[..., None]
@@ -94,23 +94,23 @@ class DCC:
         check_parameters(self)
         if self.nuts.warmup < _LEAST_WARMUP:
             raise ValueError(
-                f"warmup must be an integer of at least {_LEAST_WARMUP}, for chains to be compared "
-                f"by its last steps; got {self.nuts.warmup}."
+                f"warmup must be an integer of at least {_LEAST_WARMUP}, because its last steps "
+                f"compare chains; got {self.nuts.warmup}."
             )
         if not isinstance(self.moves, Mapping):
             raise TypeError(f"moves must be a mapping; got {type(self.moves).__name__}.")
         neighbours(Topology("100"), moves=self.moves)  # raises if moves are wrong
         require_max_splits(self.max_splits)
         if not self.with_leaf and self.max_splits == 0:
-            raise ValueError("max_splits must be at least 1 where with_leaf is False; got 0.")
+            raise ValueError("max_splits must be at least 1 if with_leaf is False; got 0.")
 
     def density(self, num_splits: int) -> SoftDensity:
-        """Density of the trees with so many splits."""
+        """Return the density of the trees with a number of splits."""
         rows = self.x, self.y
         return SoftDensity.filled_up(self.model, *rows, num_splits, weights=self.weights)
 
     def log_density(self, topology: Topology) -> Partial:
-        """Log density of a position given a topology, at the final sharpness."""
+        """Return the log density of a position given a topology, at the final sharpness."""
         return Partial(
             SoftDensity.log_density,
             self.density(topology.num_splits),

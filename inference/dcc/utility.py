@@ -2,10 +2,10 @@
 
     U_m = ((1 - delta) tau_m / max tau + delta rho_m / max rho + beta log(S) / sqrt(S_m)) / S_m
 
-with S_m visits of topology m and S of all. Exploitation tau_m (section B.2) is the root of
-Z_m^2 + (1 + kappa) sigma_m^2, where sigma_m^2 is the variance of the importance weights;
-exploration rho_m (section B.3) is the probability that one of some further weights, log-normal like
-those seen, is greater than all that were seen of any topology.
+with S_m visits of topology m and S of all. Exploitation tau_m (section B.2) is the root of Z_m^2 +
+(1 + kappa) sigma_m^2, where sigma_m^2 is the variance of the importance weights; exploration rho_m
+(section B.3) is the probability that one of some further weights, log-normal like the observed
+ones, is greater than all observed weights of any topology.
 
 References
 ----------
@@ -40,9 +40,9 @@ def exploration(
     Parameters
     ----------
     mean, deviation
-        float [m]; of each topology's log weights, the latter above 0.
+        float [m]; mean and deviation of each topology's log weights, the latter above 0.
     log_threshold
-        The greatest log weight seen so far.
+        The greatest log weight so far.
     look_ahead
         Number of further weights, T_a.
     """

@@ -2,8 +2,8 @@
 
 The mean of the weights target / proposal is an unbiased estimate of the evidence Z. Its logarithm
 is reported, with an error by the delta method, the effective sample size of the weights, and
-Pareto's k, the shape of their largest ones: above 0.7 neither the estimate nor its error can be
-relied on.
+Pareto's k, the shape of their largest ones: above 0.7 neither the estimate nor its error is
+reliable.
 
 References
 ----------
@@ -26,9 +26,9 @@ EvidenceMethod = Literal["auto", "lais", "smc"]
 
 LARGEST_PARETO_K = 0.7  # Vehtari et al., section 3.2.4
 _LEAST_EFFECTIVE_SIZE = 100.0
-_FEWEST_IN_TAIL = 5  # weights that a shape is estimated from
-_PRIOR_WEIGHT = 10.0  # of the shape 0.5
-GREATEST_ERROR = 0.25  # in nats; where a few runs or weights decide, the error is near 1
+_FEWEST_IN_TAIL = 5  # weights from which a shape is estimated
+_PRIOR_WEIGHT = 10.0  # weight of the shape 0.5
+GREATEST_ERROR = 0.25  # in nats; if a few runs or weights dominate, the error is near 1
 
 
 class Evidence(NamedTuple):
@@ -37,11 +37,11 @@ class Evidence(NamedTuple):
     Attributes
     ----------
     log_evidence, standard_error
-        The estimate, and the standard error of it.
+        The estimate and its standard error.
     method
         "lais", "smc", "bridge", or "exact".
     effective_size
-        Effective sample size of the weights; infinite where there are none.
+        Effective sample size of the weights; infinite if there are none.
     pareto_k
         Shape of the largest weights; minus infinity if there are none, or all are equal.
     reason
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
     @property
     def is_reliable(self) -> bool:
-        """Whether weights, or runs, are even enough to trust the error."""
+        """Whether the weights, or runs, are even enough to trust the error."""
         return bool(
             np.isfinite(self.log_evidence)
             and self.standard_error <= GREATEST_ERROR
@@ -66,7 +66,7 @@ class Evidence(NamedTuple):
         )
 
     def describe_weights(self) -> str:
-        """Say how even the weights are."""
+        """Describe how even the weights are."""
         said = [f"standard error {self.standard_error:.2f}"]
         if np.isfinite(self.pareto_k):
             said.append(f"Pareto k {self.pareto_k:.2f}")
@@ -80,9 +80,9 @@ class Evidence(NamedTuple):
         if not self.is_reliable:
             what = f"log evidence of {of}" if of else "log evidence"
             warnings.warn(
-                f"{what}, {self.log_evidence:.2f} ({self.method}), is not to be relied on: "
-                f"{self.describe_weights()}; wanted are an error of at most {GREATEST_ERROR}, "
-                f"k of at most {LARGEST_PARETO_K}, and a size of at least "
+                f"{what}, {self.log_evidence:.2f} ({self.method}), is not reliable: "
+                f"{self.describe_weights()}; required are an error of at most {GREATEST_ERROR}, k "
+                f"of at most {LARGEST_PARETO_K}, and a size of at least "
                 f"{_LEAST_EFFECTIVE_SIZE:.0f}.",
                 stacklevel=1 + stacklevel,
             )
@@ -93,9 +93,9 @@ def summarise(log_weight: np.ndarray) -> Evidence:
     """Estimate log Z from stratified importance weights.
 
     A stratum is one proposal of a mixture. Its weights have independent errors around its own mean,
-    and the mean of the strata's means is Z. So only the variance within strata counts. It is
-    unknown if strata have a single weight; then all weights form one stratum, which overestimates
-    the error.
+    and the mean of the strata's means is Z. So only the variance within strata counts. This
+    variance is unknown if strata have a single weight; then all weights form one stratum, which
+    overestimates the error.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def summarise(log_weight: np.ndarray) -> Evidence:
     Returns
     -------
     Evidence
-        By the method "lais".
+        Estimate by the method "lais".
     """
     log_weight = np.asarray(log_weight, np.float64)
     strata = log_weight.reshape(-1, log_weight.shape[-1])
@@ -145,7 +145,7 @@ class Moments(NamedTuple):
 
 
 def moments(log_weight: np.ndarray) -> Moments:
-    """Take moments of weights given by their logs, of which some are finite."""
+    """Compute moments of weights from their logs, of which some are finite."""
     finite = log_weight[np.isfinite(log_weight)].astype(np.float64)
     highest = finite.max()
     weight = np.exp(finite - highest)
@@ -165,8 +165,9 @@ def moments(log_weight: np.ndarray) -> Moments:
 def pareto_k(log_weight: np.ndarray) -> float:
     """Estimate the shape of a generalised Pareto distribution of the largest weights.
 
-    By Zhang and Stephens 2009, drawn towards 0.5 as if by ten more weights (Vehtari et al. 2024,
-    appendix C). Infinite if there are too few weights to tell; minus infinity if all are equal.
+    The method is that of Zhang and Stephens 2009, shrunk towards 0.5 as if by ten more weights
+    (Vehtari et al. 2024, appendix C). Infinite if there are too few weights; minus infinity if all
+    are equal.
 
     Examples
     --------
@@ -174,7 +175,7 @@ def pareto_k(log_weight: np.ndarray) -> float:
     >>> bool(pareto_k(normal) < 0.7 < pareto_k(4 * normal))
     True
     """
-    # Not ArviZ's: of its versions some take the logs of weights and some the logs of their inverse.
+    # Not ArviZ's: some of its versions take the logs of weights and some the logs of their inverse.
     log_weight = np.sort(np.asarray(log_weight, np.float64), axis=None)
     if np.ptp(log_weight) < 1e-9:
         return -np.inf
@@ -200,9 +201,10 @@ def _generalised_pareto_shape(x: np.ndarray) -> float:
 
 
 def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
-    """Log of the mean of independent estimates, given by their logs [r], and its standard error.
+    """Return the log of the mean of independent estimates, from their logs [r], and its error.
 
-    By the delta method: the standard error of the mean over the mean; NaN for one estimate.
+    The error is by the delta method: the standard error of the mean over the mean; NaN for one
+    estimate.
     """
     number = len(log_estimates)
     result = float(np.logaddexp.reduce(log_estimates) - np.log(number))
@@ -212,10 +214,10 @@ def log_mean(log_estimates: np.ndarray) -> tuple[float, float]:
 
 
 def log_normal_error(log_estimates: np.ndarray) -> float:
-    """Estimate the standard error of the log mean of log-normal estimates, given by their logs [r].
+    """Estimate the standard error of the log mean of log-normal estimates, from their logs [r].
 
-    Few estimates with heavy tails seldom show the large ones, and the delta method never gives an
-    error above 1: this one grows with the variance of the logs. NaN for one estimate.
+    Few estimates with heavy tails rarely include the large ones, and the delta method never gives
+    an error above 1. This error grows with the variance of the logs; it is NaN for one estimate.
 
     References
     ----------
@@ -229,22 +231,22 @@ def log_normal_error(log_estimates: np.ndarray) -> float:
 
 
 def may_need_tempered(method: EvidenceMethod, layered: Evidence) -> bool:
-    """Whether `choose_estimate` would run tempered SMC."""
+    """Return whether `choose_estimate` would run tempered SMC."""
     return method == "smc" or (method == "auto" and not layered.is_reliable)
 
 
 def choose_estimate(
     method: EvidenceMethod, layered: Evidence, tempered: Callable[[], Evidence]
 ) -> Evidence:
-    """Take the estimate by importance sampling, or run tempered SMC for another one.
+    """Return the estimate by importance sampling, or run tempered SMC for another one.
 
-    Both have mean Z, so neither is often far too high: P(estimate > a Z) < 1 / a. Where one has
-    missed modes, it is too low. So SMC that ends clearly below importance sampling is not taken.
+    Both have mean Z, so neither is often far too high: P(estimate > a Z) < 1 / a. An estimate that
+    missed modes is too low. So SMC that ends clearly below importance sampling is not used.
 
     Parameters
     ----------
     method
-        "lais", "smc", or "auto": importance sampling where its weights are even enough.
+        "lais", "smc", or "auto": importance sampling if its weights are even enough.
     layered
         The estimate by layered adaptive importance sampling.
     tempered
@@ -253,7 +255,7 @@ def choose_estimate(
     Returns
     -------
     Evidence
-        Its ``reason`` says why it was taken.
+        Its ``reason`` states why it was used.
 
     Raises
     ------

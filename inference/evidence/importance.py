@@ -4,13 +4,13 @@ Every draw of the chains is the centre of a normal proposal with the covariance 
 and some pseudo-samples are drawn from each proposal. The weight of a pseudo-sample is target /
 proposal, where the proposal density (the denominator) is
 
-- "basic": the density of the one proposal that it was drawn from;
+- "basic": the density of the one proposal from which it was drawn;
 - "spatial": the mean density of all proposals of its chain (equation 12 of Cochrane et al.);
 - "mixture": the mean density of all proposals of all chains.
 
 Given the draws, the mean weight is an unbiased estimate of the evidence with each denominator, even
-if the chains have mixed badly. Weights are more even if the denominator holds more proposals. The
-computation is on the log scale and goes draw by draw, to bound memory.
+if the chains have mixed badly. Weights are more even if the denominator contains more proposals.
+The computation is on the log scale and proceeds draw by draw, to bound memory.
 
 Chains may be visited again. Either each visit has a separate layer, and the weights of all layers
 are averaged (equation 65, with the count of each visit). Or the draws of all visits form one layer;
@@ -61,11 +61,11 @@ class Proposals(NamedTuple):
     scale: np.ndarray
 
     def of_chain(self, chain: int) -> "Proposals":
-        """Those of one chain, C = 1."""
+        """Return the proposals of one chain, C = 1."""
         return Proposals(self.mean[chain : chain + 1], self.scale[chain : chain + 1])
 
     def draw(self, rng: np.random.Generator, number: int) -> np.ndarray:
-        """Draw so many positions, float64 [number, size], from equal shares of all."""
+        """Draw a number of positions, float64 [number, size], from equal shares of all."""
         mean, scale = self
         chain, place = (rng.integers(length, size=number) for length in mean.shape[:2])
         noise = rng.normal(size=(number, mean.shape[2]))
@@ -75,8 +75,8 @@ class Proposals(NamedTuple):
 class Mixture(NamedTuple):
     """Equal shares of normal distributions, prepared for their density.
 
-    Coordinates are whitened, so a product of matrices gives all distances. This is accurate near
-    the means; far from them the density is 0.
+    Coordinates are whitened, so a matrix product computes all distances. This is accurate near the
+    means; far from them the density is 0.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Mixture(NamedTuple):
 
     @classmethod
     def of(cls, proposals: Proposals) -> "Mixture":
-        """Give all normal distributions equal shares."""
+        """Make the mixture of all normal distributions with equal weights."""
         mean, scale = proposals
         whiten, centre = np.linalg.inv(scale), mean.mean(axis=1)
         white = np.einsum("kij,knj->kni", whiten, mean - centre[:, None])
@@ -107,9 +107,9 @@ class Mixture(NamedTuple):
         return cls(centre, whiten, white, constant[:, None] - (white**2).sum(axis=-1) / 2)
 
     def log_density(self, point: jax.Array) -> jax.Array:
-        """Log density at a point [size]."""
+        """Return the log density at a point [size]."""
         white = jnp.einsum("kij,kj->ki", self.whiten, point[None] - self.centre)
-        # Where the density is not 0, these numbers are below 100: single precision is enough.
+        # These numbers are below 100 if the density is not 0, so single precision suffices.
         mean, constant, white = (a.astype(np.float32) for a in (self.mean, self.constant, white))
         inner = jnp.einsum("knj,kj->kn", mean, white)
         log_sum = logsumexp(inner + constant - (white**2).sum(axis=-1)[:, None] / 2)
@@ -138,18 +138,18 @@ class Layer(NamedTuple):
 
     @property
     def log_weight(self) -> np.ndarray:
-        """Log weights, float [C, N, M]."""
+        """Return log weights, float [C, N, M]."""
         return self.log_target - self.log_proposal
 
 
 def fit_proposals(draws: np.ndarray) -> Proposals:
-    """Put a normal distribution around each draw, with the covariance of its chain.
+    """Fit a normal distribution around each draw, with the covariance of its chain.
 
     The covariance of N draws in N or more dimensions is singular. So covariances shrink towards 0
     by the factor N / (N + size). The variance of a coordinate is at least a thousandth of the mean
     variance within chains, and 1 if the coordinate moved in no chain.
 
-    Computed by NumPy, because linear algebra that XLA calls in several threads may deadlock.
+    NumPy computes this, because linear algebra that XLA calls in several threads may deadlock.
 
     Parameters
     ----------
@@ -177,15 +177,15 @@ def sample_layer(
     pseudo_samples: int = 10,
     denominator: Denominator = "mixture",
 ) -> Layer:
-    """Draw pseudo-samples around draws and weigh them, in double precision.
+    """Draw pseudo-samples around draws and weight them, in double precision.
 
     Parameters
     ----------
     rng_key
         Key.
     log_density
-        Unnormalised log density of a position [size]. Functions that differ in the data of a
-        `jax.tree_util.Partial` alone are compiled once.
+        Unnormalised log density of a position [size]. Functions that differ only in the data of a
+        `jax.tree_util.Partial` are compiled once.
     draws
         float [C, N, size].
     pseudo_samples
@@ -226,7 +226,7 @@ def _weigh_chains(
     together: Mixture | None,
     chains: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Draw and weigh the pseudo-samples of some chains, given by their numbers."""
+    """Draw and weight the pseudo-samples of some chains, given by their numbers."""
     _, num_draws, size = proposals.mean.shape
     shape = num_draws, pseudo_samples, size
 
@@ -251,7 +251,7 @@ def weigh_proposals(
     scale: jax.Array,
     compared: Mixture | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Weigh the pseudo-samples of a chain's draws, made from standard normal noise [N, M, size].
+    """Weight the pseudo-samples of a chain's draws, from standard normal noise [N, M, size].
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def weigh_proposals(
     """
     position = draws[:, None] + jnp.einsum("ij,nmj->nmi", scale, noise)
     log_target = jax.lax.map(jax.vmap(log_density), position)
-    # Far out a density may overflow; such a position has weight 0.
+    # A density may overflow far out; such a position has weight 0.
     log_target = jnp.where(jnp.isnan(log_target), -jnp.inf, log_target)
     if compared is None:
         log_volume = jnp.log(jnp.diagonal(scale)).sum() + len(scale) / 2 * np.log(2 * np.pi)

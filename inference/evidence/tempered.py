@@ -11,8 +11,8 @@ particles' variances. Estimates of adaptive runs are only consistent, not unbias
 is the mean of independent runs that follow the schedule of the first one; each of them is unbiased.
 
 The start may be the prior, if modes are few or wide; or a density around the draws of chains, such
-as `bdtppl.inference.evidence.importance.Mixture`. Then rises are few, and the modes of the chains
-are kept.
+as `bdtppl.inference.evidence.importance.Mixture`. Then few rises are needed, and the modes of the
+chains are kept.
 
 References
 ----------
@@ -52,33 +52,33 @@ class TemperedPath(NamedTuple):
     Attributes
     ----------
     start
-        Normalised.
+        Normalised log density.
     target
-        Up to a constant, whose log is the estimate.
+        Log density up to a constant, whose log is estimated.
     """
 
     start: Partial
     target: Partial
 
     def log_density(self, position: jax.Array, power: Any) -> jax.Array:
-        """Log density at a power."""
+        """Return the log density at a power."""
         return (1 - power) * self.start(position) + power * self.target(position)
 
     def log_ratio(self, position: jax.Array) -> jax.Array:
-        """Log of target over start, the slope of log weights in the power."""
+        """Return the log of target over start, the slope of log weights in the power."""
         ratio = self.target(position) - self.start(position)
-        return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)  # far out a density may overflow
+        return jnp.where(jnp.isnan(ratio), -jnp.inf, ratio)  # a density may overflow far out
 
 
 class Schedule(NamedTuple):
-    """Schedule of the rises of particles.
+    """Schedule of the powers of particles.
 
     Attributes
     ----------
     power
         float [rises]; power after each rise; the last is 1.
     step_size
-        float [rises]; of the leapfrog integrator.
+        float [rises]; step sizes of the leapfrog integrator.
     variance
         float [rises, size]; inverse mass matrices, diagonal.
     """
@@ -104,7 +104,7 @@ class Tempered(NamedTuple):
 
     @property
     def log_weight(self) -> np.ndarray:
-        """Log weights float [..., particles]: in each run their mean is the evidence."""
+        """Return log weights float [..., particles]: their mean in each run is the evidence."""
         return np.broadcast_to(self.log_evidence[..., None], self.position.shape[:-1])
 
 
@@ -123,8 +123,8 @@ def adapt_schedule(
     rng_key
         Key.
     path
-        From a normalised density to the target. Functions that differ in the data of a
-        `jax.tree_util.Partial` alone are compiled once.
+        From a normalised density to the target. Functions that differ only in the data of a
+        `jax.tree_util.Partial` are compiled once.
     particles
         float [particles, size], drawn from the start density.
     target_ess
@@ -170,7 +170,7 @@ def follow_schedule(
     rng_key, path, particles, num_moves
         See `adapt_schedule`.
     schedule
-        What `adapt_schedule` has found with other particles.
+        Result of `adapt_schedule` with other particles.
     """
     power = np.zeros((), particles.dtype)
     log_evidence, log_ratio = jnp.asarray(power), _log_ratios(path, particles)
@@ -228,7 +228,7 @@ def tempered_evidence(
 def _follow_all(
     path: TemperedPath, schedule: Schedule, num_moves: int, keys: jax.Array, particles: Any
 ) -> Tempered:
-    """Make some of the runs, in threads."""
+    """Run some of the runs, in threads."""
 
     def run(rng_key: jax.Array, particles: jax.Array) -> Tempered:
         with jax.enable_x64(particles.dtype == np.float64):  # a setting of each thread
@@ -240,7 +240,7 @@ def _follow_all(
 
 
 def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float:
-    """Find the greatest power, up to 1, after which weights are still even enough."""
+    """Return the greatest power, up to 1, at which weights are still even enough."""
 
     def is_even(higher: float) -> bool:
         weight = _weight((higher - power) * log_ratio)
@@ -256,13 +256,13 @@ def _next_power(log_ratio: np.ndarray, power: float, target_ess: float) -> float
 
 
 def _variance(particles: np.ndarray, log_weight: np.ndarray) -> np.ndarray:
-    """Variances of weighted particles, [size]."""
+    """Return variances of weighted particles, [size]."""
     weight = _weight(log_weight) / _weight(log_weight).sum()
     return np.maximum(weight @ (particles - weight @ particles) ** 2, 1e-8)
 
 
 def _weight(log_weight: np.ndarray) -> np.ndarray:
-    """Weights, of which the greatest is 1."""
+    """Return weights, the greatest of which is 1."""
     return np.exp(log_weight - log_weight.max())
 
 
@@ -284,7 +284,7 @@ def _rise(
     *,
     num_moves: int,
 ) -> tuple[Any, Any, Any]:
-    """Weigh, resample and move; returns particles, log of the mean weight, and acceptance."""
+    """Weight, resample and move; return particles, log of the mean weight, and acceptance."""
     key_resample, key_move = jax.random.split(rng_key)
     number = len(particles)
     log_weight = (higher - power) * log_ratio

@@ -16,22 +16,22 @@ _NEVER = -1e30
 
 
 def steps_of_splits(shape: Shape) -> jax.Array:
-    """Step at which each slot was split, int32 [b, k]; the number of slots for a leaf.
+    """Return the step at which each slot was split, int32 [b, k]; the number of slots for a leaf.
 
-    Slots lie in the order of their making.
+    Slots are in the order of their creation.
     """
     return jnp.where(shape.is_split, (shape.left - 1) // 2, shape.capacity)
 
 
 def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
-    """Log probability of undoing each split first, float64 [b, T]; 0 beyond the last one.
+    """Return the log probability of undoing each split first, float64 [b, T], 0 beyond.
 
     Parameters
     ----------
     shape
-        Trees, whose slots lie in the order of their making.
+        Trees, with slots in the order of their creation.
     logits
-        Of undoing the split in each slot, [b, k]; None for a uniform policy.
+        Logits of undoing the split in each slot, [b, k]; None for a uniform policy.
     """
     split_at = steps_of_splits(shape)
     children = (jnp.take_along_axis(split_at, shape.left + side, axis=1) for side in (0, 1))
@@ -45,7 +45,7 @@ def log_backward(shape: Shape, logits: jax.Array | None = None) -> jax.Array:
 
 
 def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None) -> Shape:
-    """Lay trees out in an order of construction drawn from the backward policy.
+    """Reorder trees by an order of construction drawn from the backward policy.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def reordered(rng_key: jax.Array, shape: Shape, logits: jax.Array | None = None)
     shape
         Trees [b], their slots in any order.
     logits
-        Of undoing the split in each slot, [b, k]; None for a uniform policy.
+        Logits of undoing the split in each slot, [b, k]; None for a uniform policy.
     """
     num_trees, capacity = shape.rule.shape
     num_splits = shape.size // 2

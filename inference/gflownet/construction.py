@@ -1,11 +1,11 @@
 """The construction of trees split by split (DT-GFN, section 4.1).
 
 A state is a tree. An action stops, or splits a leaf: the leaf is chosen first, then the feature,
-then the cut. Only rules that the model makes available are offered, so every tree on the way is a
-tree of the model, and one that may stop there.
+then the cut. Only available rules of the model are offered, so every intermediate tree is a tree of
+the model, at which construction may stop.
 
-Slots lie in the order of their making: the i-th split makes the slots 2i + 1 and 2i + 2. A tree in
-this layout *is* its trajectory: its slots tell which leaves it had at any step.
+Slots are in the order of their creation: the i-th split makes the slots 2i + 1 and 2i + 2. A tree
+in this layout *is* its trajectory: its slots determine its leaves at any step.
 """
 
 from typing import NamedTuple
@@ -26,12 +26,12 @@ from bdtppl.models.pytrees import pytree_dataclass, setting
 
 NOTHING = -1  # in paths, beyond a node's depth
 
-MOST_SPLITS = 15  # of trees without a limit on their depth
+MOST_SPLITS = 15  # splits of trees without a limit on their depth
 
 
 @pytree_dataclass
 class Construction:
-    """Rules that trees are made of; R rules, F features, C cuts of the feature that has most.
+    """Rules of trees; R rules, F features, C cuts of the feature with most cuts.
 
     A feature with missing values counts twice: these go right, or left.
 
@@ -66,8 +66,8 @@ class Construction:
         model
             The model.
         num_splits
-            Most splits of a tree, a bound of the model: larger trees have no weight. By default
-            what ``max_depth`` and the rows allow, and 15 where nothing limits the depth.
+            Most splits of a tree, a bound of the model: larger trees have no weight. Default: the
+            number that ``max_depth`` and the rows allow, and 15 if nothing limits the depth.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Partial(NamedTuple):
     Attributes
     ----------
     shape
-        The trees; slots are in the order in which they were made.
+        The trees; slots are in the order of their creation.
     rows
         uint64 [b, k, W]; rows of each slot.
     scores
@@ -147,12 +147,12 @@ class Partial(NamedTuple):
 
     @property
     def terms(self) -> NodeTerms:
-        """Scores of each slot, [b, k]."""
+        """Return scores of each slot, [b, k]."""
         return NodeTerms(*jnp.moveaxis(self.scores, -1, 0))
 
 
 def begin_trees(construction: Construction, num_trees: int) -> Partial:
-    """Trees of one leaf."""
+    """Make trees of one leaf."""
     model, shape = construction.model, roots(num_trees, construction.capacity)
     root = node_terms(model, model.every_row[None], jnp.zeros(1, jnp.int32))
     scores = jnp.zeros((*shape.rule.shape, 4))
@@ -164,7 +164,7 @@ def begin_trees(construction: Construction, num_trees: int) -> Partial:
 def offered(
     construction: Construction, trees: Partial, slot: jax.Array
 ) -> tuple[Available, jax.Array]:
-    """Find the available rules of one leaf of each tree, also as bool [b, F, C]."""
+    """Return the available rules of one leaf of each tree, also as bool [b, F, C]."""
     tree = jnp.arange(len(slot))
     own, depth = trees.rows[tree, slot], trees.shape.depth[tree, slot]
     available = available_rules(construction.model, own, depth)

@@ -2,8 +2,8 @@
 
 A draw's importance weight is its tree's prior weight times likelihood, over the probability of
 drawing it. Weights correct the errors of the policy: their mean is an unbiased estimate of Z, the
-sum over trees of prior weight times likelihood; the mean of their logs bounds log Z from below
-where draws are the policy's (ELBO), and from above where they are the posterior's (EUBO).
+sum over trees of prior weight times likelihood. The mean of their logs bounds log Z from below for
+draws from the policy (ELBO), and from above for draws from the posterior (EUBO).
 """
 
 from typing import NamedTuple
@@ -27,9 +27,9 @@ class Drawn(NamedTuple):
     Attributes
     ----------
     posterior
-        The draws with their importance weights. Its log evidence is NaN where the prior is not
-        normalised. Where a prior that counts partitions shares the weight of one among its rules,
-        the statistic ``shared_log_joint`` has the tree's share; ``log_joint`` has all of it.
+        The draws with their importance weights. Its log evidence is NaN if the prior is not
+        normalised. If a prior shares a partition's weight among its rules, the statistic
+        ``shared_log_joint`` contains the tree's share, and ``log_joint`` the whole weight.
     log_partition, log_partition_se
         Log of the sum over trees of prior weight times likelihood, estimated by importance
         sampling, and its standard error (delta method).
@@ -56,17 +56,17 @@ def weighed(
     chains: int,
     draws: int,
 ) -> Drawn:
-    """Write out draws and sum up their weights; inside a double-precision scope.
+    """Make a posterior of draws and summarise their weights; inside a double-precision scope.
 
     Parameters
     ----------
     model, packed
         The model, and the same packed.
     shape, log_weights, shared_log_joint
-        Trees, the logs of their importance weights [m], and their log joints [m], shared as said;
-        those beyond the draws that are wanted are left out.
+        Trees, the logs of their importance weights [m], and their log joints [m], shared among
+        equivalent rules; those beyond the requested draws are omitted.
     chains, draws
-        How the draws, which are independent, are laid out.
+        Layout of the draws, which are independent.
     """
     size = chains, draws
     log_weights = np.asarray(log_weights)[: chains * draws]

@@ -18,14 +18,14 @@ DT-GFN has it; a policy that draws from the posterior then counts it twice.
 
 
 def reweighted(posterior: Posterior, ensemble: Ensemble) -> Posterior:
-    """Weigh the draws of a policy anew.
+    """Reweight the draws of a policy.
 
     Parameters
     ----------
     posterior
         Draws with importance weights (`bdtppl.inference.gflownet.drawn.Drawn`).
     ensemble
-        How to weigh them.
+        Kind of the weights.
     """
     stats = posterior.sample_stats
     log_joint = stats.get("shared_log_joint", stats["log_joint"])

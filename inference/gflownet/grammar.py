@@ -10,16 +10,15 @@ approximates the solution: log F(N) = log B(N) + f(N), where the base B is (1) w
 taken as leaves, and f is learned. Let S(N) be the right side of (1) with F in place of Q. Then
 
 - the policy at N is p(stop) = w_stop L / S, p(r) = w_r F(left) F(right) / S. It needs no further
-  network: one batched evaluation gives the flows of all children, and equal children are computed
-  once;
-- training makes log F(N) = log S(N) at subproblems that the policy visits: local balance. The
-  order in which a tree's nodes are made does not matter, and no noise passes from one part of a
-  tree to another;
+  network: one batched evaluation computes the flows of all children, and equal children are
+  computed once;
+- training enforces log F(N) = log S(N) at subproblems that the policy visits: local balance. The
+  order of a tree's nodes does not matter, and no noise passes from one part of a tree to another;
 - B is exact, and f is 0, where no grandchild may split: at the last levels, and in nodes
   with few rows. So flows are learned from the bottom up, and the lowest targets are exact.
 
-A tree T drawn from the policy has probability q(T) = product of its choices. In its importance
-weight all flows but those of visited nodes cancel:
+A tree T drawn from the policy has probability q(T) = product of its choices. All flows except those
+of visited nodes cancel in its importance weight:
 
     w(T) L(T) / q(T) = S(root) product over nodes N of T below the root of S(N) / F(N).    (2)
 
@@ -53,8 +52,8 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import Node, require_weighs
 
 NUM_FACTS = 7
-_MOST_DEPTH = 10  # levels of splits, since arrays have room for every node
-_PIECE_ENTRIES = 1 << 17  # children times rules, or rows, that are weighed at once
+_MOST_DEPTH = 10  # levels of splits, because arrays have room for every node
+_PIECE_ENTRIES = 1 << 17  # children times rules, or rows, that are scored at once
 _VISITED = 8  # nodes whose children are gathered at once
 
 Total = Callable[..., jax.Array]
@@ -95,8 +94,8 @@ def pose_problem(model: TreeModel) -> FlowProblem:
     Raises
     ------
     ValueError
-        If the depth is not bounded or out of range, or a constraint looks at the path or at leaves'
-        means.
+        If the depth is not bounded or out of range, or a constraint depends on the path or on
+        leaves' means.
     """
     constraints: Constraints = model.constraints
     require_weighs(model.prior, "The grammar flow network", "nodes")
@@ -109,13 +108,13 @@ def pose_problem(model: TreeModel) -> FlowProblem:
         )
     if constraints.looks_at_path:
         raise ValueError(
-            "The grammar flow network takes no constraints that look at the path (keep_together, "
+            "The grammar flow network does not support constraints on paths (keep_together, "
             "features_at_depth, before): its subproblems are sets of rows."
         )
     design: Any = model.design
     packed = PackedModel.of(model, is_padded=False)
     statistics = np.asarray(packed.statistics)
-    # Exact, and squares of large targets stay in range.
+    # Exact, and squares of large targets stay within range.
     statistics = np.ldexp(statistics, -np.frexp(np.abs(statistics).max(axis=0))[1])
     spread = statistics.std(axis=0)
     statistics = (statistics - statistics.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
@@ -146,7 +145,7 @@ def row_sums(words: jax.Array, statistics: jax.Array) -> jax.Array:
 
 
 def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
-    """Log weight of stopping where no rule is available, which depends on the rows in no prior."""
+    """Return the log weight of stopping without a rule, which never depends on the rows."""
     unknown = jnp.full(len(problem.model.num_codes), jnp.nan)
     node = Node(
         depth.astype(float), jnp.bool_(False), jnp.float64(1), jnp.float64(0), unknown, unknown
@@ -157,7 +156,7 @@ def _log_end(problem: FlowProblem, depth: jax.Array) -> jax.Array:
 def _stumps(
     problem: FlowProblem, words: jax.Array, depth: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log weights of all choices, alone and with children taken as leaves, [m, R + 1] each."""
+    """Return log weights of all choices, alone and with children as leaves, [m, R + 1] each."""
     model = problem.model
     weights = node_weights(model, words, jnp.full(len(words), depth))
     stop = (weights.log_stop + leaf_scores(model, words))[:, None]
@@ -168,14 +167,14 @@ def _stumps(
 
 
 class Seen(NamedTuple):
-    """Facts of m nodes that are known without learning.
+    """Facts of m nodes that need no learning.
 
     Attributes
     ----------
     log_base
         float64 [m]; log B.
     is_exact
-        bool [m]; whether it is the log flow.
+        bool [m]; whether log B is the log flow.
     facts
         float32 [m, f]; further inputs of the network.
     """
@@ -189,7 +188,7 @@ def _seen(problem: FlowProblem, words: jax.Array, depth: jax.Array, log_base: ja
     """Describe nodes [m, W], given the sums over their stumps, which are the bases."""
     leaf_score = leaf_scores(problem.model, words)
     num_rows = lax.population_count(words).sum(axis=1).astype(float)
-    # Of n rows, a child has n - min_leaf at most, and a rule needs twice min_leaf.
+    # A child of n rows has at most n - min_leaf, and a rule needs twice min_leaf.
     has_few = num_rows < 3 * jnp.maximum(problem.model.min_leaf, 1)
     gain, count = log_base - leaf_score, jnp.maximum(num_rows, 1)
     facts = (
@@ -215,7 +214,7 @@ def log_flows(
     depth: jax.Array,
     total: Total = logsumexp,
 ) -> jax.Array:
-    """Log flows of nodes [m, W] above the last level, float64 [m]; equal ones are computed once."""
+    """Return log flows of nodes [m, W] above the last level, [m]; equal ones are shared."""
 
     def of(words):
         seen = _seen(problem, words, depth, total(_stumps(problem, words, depth)[1], axis=1))
@@ -232,12 +231,12 @@ class FlowChoices(NamedTuple):
     Attributes
     ----------
     log_weight
-        float64 [m, R + 1]; the prior's log weights, with the log marginals of leaves that are made:
-        that of the node if it stops, those of its children on the last level.
+        float64 [m, R + 1]; the prior's log weights, with the log marginals of new leaves: that of
+        the node if it stops, those of its children on the last level.
     log_term
         float64 [m, R + 1]; the prior's log weights with log flows of both children: terms of S.
     seen
-        Facts from which the node's own flow is learned.
+        Facts for learning the node's own flow.
     is_member
         bool [m]; flags one of each group of equal nodes.
     """
@@ -254,7 +253,7 @@ class FlowChoices(NamedTuple):
 
 
 def joined(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Log flow of two children together."""
+    """Return the log flow of two children together."""
     return left + right
 
 
@@ -265,7 +264,7 @@ def choices(
     depth: jax.Array,
     total: Total = logsumexp,
 ) -> FlowChoices:
-    """Weigh the choices of nodes; equal nodes are weighed once.
+    """Score the choices of nodes; equal nodes are scored once.
 
     Parameters
     ----------
@@ -276,12 +275,12 @@ def choices(
     depth
         int scalar; splits above them.
     total
-        `jnp.max` in place of the log of a sum gives the best stumps as bases, not all together.
+        `jnp.max` instead of the log of a sum uses the best stumps as bases, not all together.
     """
     left_words, num_rules = problem.model.left_words, problem.num_rules
 
     def of_children(words, log_weight):
-        """Terms of S: weights with the log flows of both children of every rule."""
+        """Return terms of S: weights with the log flows of both children of every rule."""
         is_rule = jnp.isfinite(log_weight[:, :-1])
         left = words[:, None] & left_words[None]
         sides = jnp.stack([left, words[:, None] & ~left])

@@ -1,7 +1,7 @@
-"""The most probable tree that a flow leads to: a search down a beam of splits.
+"""The most probable tree of a flow: a beam search over splits.
 
-From the root down, the splits that a tree of the policy is most likely to use are kept, level by
-level, with their child subproblems. The lowest levels are searched in full: there the best subtree
+The search keeps, level by level from the root, the splits that a tree of the policy is most likely
+to use, with their child subproblems. The lowest levels are searched in full: there the best subtree
 is a maximum over all rules. Maxima are then passed up as in the chart. The result is the best of
 all trees made of the splits kept.
 """
@@ -21,14 +21,14 @@ from bdtppl.inference.hard.written_trees import WrittenOut, write_out
 from bdtppl.models.arrays.padding import in_pieces
 from bdtppl.models.arrays.precision import in_float64
 
-_TREES_TRIED = 64  # nodes that are weighed in one call
+_TREES_TRIED = 64  # nodes that are scored in one call
 
 
 @jax.jit
 def _weigh_rules(
     problem: FlowProblem, flow: Flow, words: jax.Array, depth: jax.Array, is_best: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log weights and terms of what nodes may do, float64 [m, R + 1] each; see `choices`."""
+    """Return log weights and terms of nodes' choices, float64 [m, R + 1] each; see `choices`."""
 
     def total(values, axis):
         return jnp.where(is_best, values.max(axis), logsumexp(values, axis))
@@ -38,7 +38,7 @@ def _weigh_rules(
 
 
 class _Depth(NamedTuple):
-    """Subproblems of one depth and the splits kept of them; m nodes, p splits."""
+    """Subproblems of one depth and their kept splits; m nodes, p splits."""
 
     words: np.ndarray  # uint64 [m, W]
     stop: np.ndarray  # float64 [m]; log weight of stopping
@@ -49,21 +49,21 @@ class _Depth(NamedTuple):
 
 
 class _Search:
-    """Weighs nodes of one problem, piece by piece."""
+    """Scores nodes of one problem, piece by piece."""
 
     def __init__(self, problem: FlowProblem, flow: Flow):
         self.problem, self.flow = problem, flow
         self.left_words = np.asarray(problem.model.left_words)
 
     def weigh(self, words: np.ndarray, depth: int, is_best: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Log weights and terms of what nodes [m, W] may do."""
+        """Return log weights and terms of the choices of nodes [m, W]."""
         given = jnp.int64(depth), jnp.bool_(is_best)
-        return in_pieces(  # repeated ones cost nothing
+        return in_pieces(  # repeated nodes cost nothing
             lambda own: _weigh_rules(self.problem, self.flow, own, *given), _TREES_TRIED, words
         )
 
     def level(self, words: np.ndarray, reach: np.ndarray, depth: int, width: int):
-        """Keep the splits of nodes that are reached most often, log probabilities [m].
+        """Keep the splits reached most often, given nodes' log probabilities [m].
 
         Returns
         -------
@@ -97,14 +97,14 @@ class _Search:
 def best_tree(problem: FlowProblem, flow: Flow, *, width: int = 512) -> WrittenOut:
     """Search for the tree of greatest posterior probability, a batch of one.
 
-    Where a prior counts partitions, the weight of one is shared among its rules here.
+    If a prior counts partitions, their weights are shared among their rules here.
 
     Parameters
     ----------
     problem, flow
         The problem as posed, and a flow trained on it.
     width
-        Splits that are kept at each level above those searched in full.
+        Number of splits kept at each level above those searched in full.
 
     Raises
     ------

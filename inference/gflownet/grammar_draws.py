@@ -1,7 +1,7 @@
 """Draws of trees from the policy of the flows, and their probabilities.
 
 Trees are heaps: the children of slot j are 2j + 1 and 2j + 2. So one level of all trees is one
-array, whose subproblems are weighed together, and equal ones once.
+array, whose subproblems are scored together, and equal ones once.
 """
 
 from typing import NamedTuple
@@ -27,8 +27,8 @@ class HeapDraws(NamedTuple):
     rule
         int32 [b, 2^D - 1]; rule of each slot, `LEAF` in leaves and unused slots.
     log_joint
-        float64 [b]; log of the choices' weights and the leaves' marginals. Where a prior counts
-        partitions their weight is shared among their rules.
+        float64 [b]; log of the choices' weights and the leaves' marginals. If a prior counts
+        partitions, their weight is shared among their rules.
     log_probability
         float64 [b]; log of the product of the choices' probabilities.
     """
@@ -44,7 +44,7 @@ class HeapDraws(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """Subproblems that draws have met, the root among them; v visits.
+    """Subproblems of draws, including the root; v visits.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class Visits(NamedTuple):
     facts
         float32 [v, f]; further inputs of the network.
     imbalance
-        float64 [v]; log S less the base: the target of the network.
+        float64 [v]; log S minus the base: the target of the network.
     is_learned
-        bool [v]; whether the node's flow is learned, and it is the first of equal ones.
+        bool [v]; whether the node's flow is learned, and the node is the first of equal ones.
     log_partition
         float64 scalar; log S of the root.
     """
@@ -68,9 +68,9 @@ class Visits(NamedTuple):
 
 
 def log_policy(weighed: FlowChoices, epsilon: jax.Array | float = 0.0) -> jax.Array:
-    """Log probability of each choice, float64 [m, R + 1].
+    """Return the log probability of each choice, float64 [m, R + 1].
 
-    With probability epsilon a node chooses uniformly.
+    A node chooses uniformly with probability epsilon.
     """
     own = weighed.log_term - weighed.log_sum[:, None]
     is_choice = jnp.isfinite(weighed.log_term)
@@ -86,7 +86,7 @@ def go_down(
     rule: jax.Array,
     epsilon: jax.Array | float = 0.0,
 ) -> tuple[HeapDraws, Visits]:
-    """Go down trees level by level, and draw from the policy the choices that are not given.
+    """Follow trees level by level, and draw the choices that are not given from the policy.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def go_down(
     problem, flow
         The model and its flow.
     rule
-        int32 [b, 2^D - 1]; heaps of given rules, `FREE` where one is drawn.
+        int32 [b, 2^D - 1]; heaps of given rules, `FREE` for rules to be drawn.
     epsilon
         Probability of a uniform choice (see `log_policy`).
     """
@@ -105,7 +105,7 @@ def go_down(
     every = jnp.arange(num_trees * width)
 
     def below(values):
-        """Nodes of the next level, from pairs of children [b 2^(D-1), 2, ...]."""
+        """Return nodes of the next level, from pairs of children [b 2^(D-1), 2, ...]."""
         kept = values.reshape(num_trees, 2 * width, *values.shape[2:])[:, :width]
         return kept.reshape(num_trees * width, *values.shape[2:])
 
@@ -162,7 +162,7 @@ def draw(
 
 
 def follow_trees(problem: FlowProblem, flow: Flow, rule: np.ndarray) -> tuple[HeapDraws, Visits]:
-    """Go down given trees, heaps of rules int32 [b, 2^D - 1] (see `go_down`)."""
+    """Follow given trees, heaps of rules int32 [b, 2^D - 1] (see `go_down`)."""
     return go_down(jax.random.key(0), problem, flow, rule, jnp.float64(0.0))
 
 

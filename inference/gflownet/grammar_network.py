@@ -22,7 +22,7 @@ class Flow(Protocol):
         ...
 
     def __call__(self, statistics: jax.Array, facts: jax.Array) -> jax.Array:
-        """Compute how far nodes' log flows lie above their bases, [m].
+        """Return the differences of nodes' log flows from their bases, [m].
 
         From sums of statistics over their rows [m, k] and facts [m, f] (see
         `bdtppl.inference.gflownet.grammar.Seen`).
@@ -56,7 +56,7 @@ class FlowNetwork(eqx.Module):
     rng_key
         Key of the first weights.
     num_inputs, num_facts
-        Numbers that describe a row, and a node.
+        Sizes of the description of a row, and of a node.
     width
         Units of the hidden layers.
     num_statistics
@@ -86,7 +86,7 @@ class FlowNetwork(eqx.Module):
         return jnp.pad(self.embedding(rows), ((0, 0), (0, 1)), constant_values=1.0)
 
     def __call__(self, statistics: jax.Array, facts: jax.Array) -> jax.Array:
-        """Log flows [m] above their bases."""
+        """Return log flows [m] relative to their bases."""
         sums, count = statistics[:, :-1], jnp.maximum(statistics[:, -1:], 1.0)
         return self.head(jnp.concatenate([sums / count, sums / jnp.sqrt(count), facts], axis=1))[
             :, 0

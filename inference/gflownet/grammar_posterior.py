@@ -1,8 +1,8 @@
 """Draws, evidence and bounds from a trained flow.
 
 Draws are independent and their probabilities are known. So their importance weights (equation 2 of
-`bdtppl.inference.gflownet.grammar`) correct the errors of the flow: the mean weight estimates Z
-without bias, and weighted draws are consistent for the posterior.
+`bdtppl.inference.gflownet.grammar`) correct the errors of the flow: the mean weight is an unbiased
+estimate of Z, and weighted draws are consistent for the posterior.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from bdtppl.models.data.design import Design
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
-_TREES_AT_ONCE = 16  # trees drawn at once, as many as in training, to share its compiled code
+_TREES_AT_ONCE = 16  # trees drawn at once, as in training, to share its compiled code
 
 
 class Scores(NamedTuple):
@@ -30,7 +30,7 @@ class Scores(NamedTuple):
     Attributes
     ----------
     log_joint
-        float64 [...]; log prior weight, shared among equivalent rules where the prior counts
+        float64 [...]; log prior weight, shared among equivalent rules if the prior counts
         partitions, plus log likelihood.
     log_probability
         float64 [...]; log probability that the policy draws the tree.
@@ -55,7 +55,7 @@ def sample_weighted(
     chains: int = 4,
     draws: int = 250,
 ) -> Drawn:
-    """Draw trees from the policy and weigh them.
+    """Draw trees from the policy and weight them.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def sample_weighted(
     model
         The model that the problem was made of.
     chains, draws
-        How the draws, which are independent, are laid out.
+        Layout of the draws, which are independent.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def sample_weighted(
 
 @in_float64
 def log_flow(problem: FlowProblem, flow: Flow) -> float:
-    """Log flow out of the root: the learned log Z."""
+    """Return the log flow out of the root: the learned log Z."""
     _, visits = draw(jax.random.key(0), problem, flow, num_trees=_TREES_AT_ONCE)
     return float(visits.log_partition)
 
@@ -97,7 +97,7 @@ def log_flow(problem: FlowProblem, flow: Flow) -> float:
 def score(problem: FlowProblem, flow: Flow, design: Design, trees: Tree) -> Scores:
     """Score trees [...] as the policy would draw them.
 
-    Where the trees are drawn from the posterior, the mean of their log weights is an upper bound of
+    If the trees are drawn from the posterior, the mean of their log weights is an upper bound of
     log Z on average (EUBO).
 
     Raises

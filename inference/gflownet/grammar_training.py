@@ -1,9 +1,9 @@
 """Training of flows by local balance.
 
-Each step draws a few trees from the policy, weighs the choices of their subproblems, and puts each
-subproblem with its log S into a ring of visited ones. The network then takes some steps of
-stochastic gradient descent on (log F - log S)^2 over the ring. Targets stand as they were computed:
-the lowest are exact and never change, those above are replaced as their subproblems are met again.
+Each step draws a few trees from the policy, scores the choices of their subproblems, and stores
+each subproblem with its log S in a ring buffer. The network then takes some steps of stochastic
+gradient descent on (log F - log S)^2 over the ring. Stored targets are not updated: the lowest are
+exact, and others are replaced when their subproblems are visited again.
 """
 
 from dataclasses import dataclass
@@ -34,15 +34,16 @@ class GrammarSettings:
     num_trees
         Trees drawn in a step.
     epsilon
-        Probability that a node of them chooses uniformly.
+        Probability that a node of these trees chooses uniformly.
     updates, batch
-        Gradient steps in a step, and the subproblems that each takes from the ring.
+        Gradient steps in a step, and the subproblems in each of their batches.
     ring
-        Subproblems that are remembered.
+        Number of stored subproblems.
     learning_rate
-        Of Adam at first; it falls to a hundredth along half a cosine over ``decay_steps`` steps.
+        Initial learning rate of Adam; it falls to a hundredth along half a cosine over
+        ``decay_steps`` steps.
     decay_steps
-        Steps of training that the learning rate falls over.
+        Training steps over which the learning rate falls.
     """
 
     num_trees: int = parameter(16, least=1)
@@ -58,16 +59,16 @@ class GrammarSettings:
 
 
 class Ring(NamedTuple):
-    """Visited subproblems, the oldest overwritten; K places.
+    """Ring buffer of K visited subproblems, which overwrites the oldest ones.
 
     Attributes
     ----------
     words, facts
         uint64 [K, W] and float32 [K, f]; rows, and further inputs of the network.
     imbalance
-        float32 [K]; log S less the base: the target of the network.
+        float32 [K]; log S minus the base: the target of the network.
     count
-        int32; subproblems ever put in.
+        int32; number of subproblems stored so far.
     """
 
     words: jax.Array
@@ -138,7 +139,7 @@ class Metrics(NamedTuple):
 
 
 def optimiser(settings: GrammarSettings) -> optax.GradientTransformation:
-    """Adam with clipped gradients and a falling learning rate."""
+    """Return Adam with clipped gradients and a falling learning rate."""
     schedule = optax.cosine_decay_schedule(
         settings.learning_rate, settings.decay_steps * settings.updates, alpha=0.01
     )
@@ -149,7 +150,7 @@ def optimiser(settings: GrammarSettings) -> optax.GradientTransformation:
 def initial_flow_state(
     rng_key: jax.Array, problem: FlowProblem, settings: GrammarSettings, flow: Flow | None = None
 ) -> FlowState:
-    """Start with a new network, or with a flow that is given, and an empty ring."""
+    """Start with a new network or a given flow, and an empty ring."""
     if flow is None:
         flow = FlowNetwork(rng_key, problem.rows.shape[1], NUM_FACTS)
     weights: Any = flow
@@ -165,7 +166,7 @@ def initial_flow_state(
 def balance_loss(
     flow: Flow, problem: FlowProblem, words: jax.Array, facts: jax.Array, imbalance: jax.Array
 ) -> jax.Array:
-    """Mean squared local imbalance (log F - log S)^2 of subproblems."""
+    """Return the mean squared local imbalance (log F - log S)^2 of subproblems."""
     above = flow(row_sums(words, flow.statistics(problem.rows)), facts)
     return jnp.mean((above - imbalance) ** 2)
 
@@ -179,7 +180,7 @@ def learn(
     visits: Visits,
     settings: GrammarSettings,
 ) -> tuple[FlowState, Metrics]:
-    """Put visited subproblems into the ring, and take gradient steps on it."""
+    """Store visited subproblems in the ring, and take gradient steps on it."""
     ring, transform = state.ring.put(visits), optimiser(settings)
 
     def update(carry, key):
@@ -215,7 +216,7 @@ def learn(
 def train_step(
     rng_key: jax.Array, problem: FlowProblem, state: FlowState, settings: GrammarSettings
 ) -> tuple[FlowState, Metrics]:
-    """Draw trees, and learn from the subproblems that they and earlier ones have met.
+    """Draw trees, and learn from their subproblems and earlier ones.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ def train_flow(
     Parameters
     ----------
     rng_key
-        Key. A resumed training with the same key ends in the same state.
+        Key. A resumed training with the same key has the same final state.
     problem
         The model.
     state
@@ -256,7 +257,7 @@ def train_flow(
     settings
         Settings of training.
     num_steps
-        Steps to take.
+        Number of steps.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The two ways to amortise a posterior, by subproblems or tree by tree, as inferences."""
+"""The two ways to amortise a posterior, by subproblems or by trees, as inferences."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,9 +29,9 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 
 _USES = "start", "train", "draws", "exact", "distance", "leaves"  # of random numbers
-_ROUND = 100  # steps after which the distance is looked at
-_DRAWS = 256  # for an estimate of the distance, of the policy and of the posterior
-_MOST_SUBPROBLEMS = 50_000  # of a chart that training is held against
+_ROUND = 100  # steps after which the distance is estimated
+_DRAWS = 256  # draws for an estimate of the distance, of the policy and of the posterior
+_MOST_SUBPROBLEMS = 50_000  # subproblems of a chart that training is compared with
 
 
 def key_of_use(rng_key: jax.Array, use: str) -> jax.Array:
@@ -45,14 +45,14 @@ class TrainingState(NamedTuple):
     Attributes
     ----------
     rng_key
-        Key of the whole.
+        Key of the whole training.
     learner
-        What is trained, with its optimiser and what it remembers: a pytree of arrays.
+        The learner, with its optimiser and buffers: a pytree of arrays.
     history
-        What each step reported so far, arrays [steps] by name.
+        Reports of each step so far, arrays [steps] by name.
     distance
-        How far the policy was from the posterior after the last round, in nats; infinity where it
-        was not measured.
+        Distance of the policy from the posterior after the last round, in nats; infinity if it was
+        not measured.
     """
 
     rng_key: jax.Array
@@ -63,7 +63,7 @@ class TrainingState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Amortisation(Inference[TrainingState, Any]):
-    """A posterior that is amortised (see `bdtppl.inference.run`); the result is the learner.
+    """An amortised posterior (see `bdtppl.inference.run`); the result is the learner.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Amortisation(Inference[TrainingState, Any]):
     steps
         Steps of the whole training.
     tolerance
-        Nats of `distance` at which training ends early; None to take all steps.
+        `distance` in nats at which training ends early; None to run all steps.
     """
 
     target: TreeModel
@@ -82,25 +82,25 @@ class Amortisation(Inference[TrainingState, Any]):
     steps: int
     tolerance: float | None = None
 
-    reports: ClassVar[Any]  # names of what a step reports
+    reports: ClassVar[Any]  # names of a step's reports
     words: ClassVar[tuple[str, str, str]]  # of these, loss, log Z and the best log joint
     at_once: ClassVar[int]
 
-    begin: ClassVar[Any]  # takes a key; makes the first learner
+    begin: ClassVar[Any]  # argument: a key; returns the first learner
     train: ClassVar[Any]  # takes a key, a learner and steps; returns it and reports, arrays [steps]
     draw: ClassVar[Any]  # takes a key, a learner, chains and draws; returns weighted trees, `Drawn`
-    log_partition: ClassVar[Any]  # takes a learner; returns its log Z
-    upper_bound: ClassVar[Any]  # takes a key, a learner, posterior draws; bounds log Z (EUBO)
-    best: ClassVar[Any]  # takes a learner; returns the best tree it has met or finds
+    log_partition: ClassVar[Any]  # argument: a learner; returns its log Z
+    upper_bound: ClassVar[Any]  # arguments: a key, a learner, posterior draws; bounds log Z (EUBO)
+    best: ClassVar[Any]  # argument: a learner; returns the best tree it has met or finds
 
     def start(self, rng_key: jax.Array) -> TrainingState:
-        """Begin; no step has reported anything yet."""
+        """Start training, without reports."""
         learner = self.begin(key_of_use(rng_key, "start"))
         history = {name: np.zeros(0) for name in self.reports._fields}
         return TrainingState(rng_key, learner, history, np.inf)
 
     def lengths(self, state: TrainingState) -> dict[str, tuple[int, int]]:
-        """List the steps that were taken, and those of the whole training."""
+        """List the steps made and requested."""
         return {"steps": self.num_steps(state)}
 
     def num_steps(self, state: TrainingState) -> tuple[int, int]:
@@ -108,24 +108,24 @@ class Amortisation(Inference[TrainingState, Any]):
         return len(state.history["loss"]), self.steps
 
     def is_done(self, state: TrainingState) -> bool:
-        """Tell whether all steps are taken, or the policy is near enough."""
+        """Return whether all steps are made, or the policy is close enough."""
         return super().is_done(state) or state.distance < (self.tolerance or 0.0)
 
     def in_words(self, state: TrainingState) -> str:
-        """Say what the last step has reported."""
+        """Describe the last step's reports."""
         loss, log_z, best = (state.history[name][-1] for name in self.words)
         return f"loss {loss:.3g}, log Z {log_z:.2f}, best log joint {best:.2f}"
 
     def advance(self, state: TrainingState) -> TrainingState:
-        """Take some steps."""
+        """Run some steps."""
         made, whole = self.num_steps(state)
         number = min(self.at_once, whole - made, _ROUND - made % _ROUND)
         learner, reports = self.train(key_of_use(state.rng_key, "train"), state.learner, number)
         new = {name: np.asarray(a, float) for name, a in reports._asdict().items()}
         if not np.isfinite(new["loss"]).all():
             raise ValueError(
-                "The loss is not finite: a tree on the way to others has no probability, as where "
-                "the prior has a node split for certain. Use method='grammar'."
+                "The loss is not finite because some intermediate tree has prior probability 0 "
+                "(for example, a node that must split). Use method='grammar'."
             )
         history = {name: np.append(state.history[name], a) for name, a in new.items()}
         state = TrainingState(state.rng_key, learner, history, np.inf)
@@ -147,9 +147,9 @@ class Amortisation(Inference[TrainingState, Any]):
         With draws from the posterior, it is the gap between the upper and the lower bound of log Z,
         the sum of the two Kullback-Leibler divergences. Without them, it is the larger of two
         numbers: Renyi's divergence of order 2 of the posterior from the policy, which is the log of
-        the number of draws over their effective size; and the difference of the learned log Z from
-        its estimate by weights, since weights do not show parts of the posterior that are never
-        drawn.
+        the number of draws over their effective sample size; and the difference of the learned log
+        Z from its estimate by weights, since weights do not show parts of the posterior that are
+        never drawn.
         """
         key_draw, key_order = jax.random.split(rng_key)
         drawn = self.draw(key_draw, learner, 1, _DRAWS)
@@ -160,7 +160,7 @@ class Amortisation(Inference[TrainingState, Any]):
 
     @cached_property
     def _chart(self) -> Any:
-        """The exact posterior, where its chart fits; else None."""
+        """Return the exact posterior if its chart fits; else None."""
         target = self.target
         if target.constraints.max_depth is None:
             return None
@@ -186,7 +186,7 @@ class Flows(Amortisation):
         return grammar_training.initial_flow_state(rng_key, self._problem, self.settings)
 
     def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
-        """Take some steps."""
+        """Run some steps."""
         return grammar_training.train_flow(rng_key, self._problem, learner, self.settings, steps)
 
     def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
@@ -195,7 +195,7 @@ class Flows(Amortisation):
         return sample_flow(rng_key, self._problem, flow, self.target, **sizes)
 
     def log_partition(self, learner: Any) -> float:
-        """Read the log flow out of the root."""
+        """Return the log flow out of the root."""
         return log_flow(self._problem, learner.flow)
 
     def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
@@ -236,7 +236,7 @@ class Policies(Amortisation):
         return training.begin_training(key_begin, self._construction, policy, self.settings)
 
     def train(self, rng_key: jax.Array, learner: Any, steps: int) -> tuple[Any, Any]:
-        """Take some steps."""
+        """Run some steps."""
         return training.train(rng_key, self._construction, learner, self.settings, steps)
 
     def draw(self, rng_key: jax.Array, learner: Any, chains: int, draws: int) -> Drawn:
@@ -245,17 +245,17 @@ class Policies(Amortisation):
         return sample_policy(rng_key, *given, chains=chains, draws=draws)
 
     def log_partition(self, learner: Any) -> float:
-        """Read the learned log Z."""
+        """Return the learned log Z."""
         return float(learner.log_z)
 
     def upper_bound(self, rng_key: jax.Array, learner: Any, trees: Tree) -> float:
-        """Average the log weights of draws from the posterior, in orders that are drawn."""
+        """Return the mean log weight of draws from the posterior, in drawn orders."""
         policy, design = learner.policy, self.target.design
         return upper_bound(rng_key, self._construction, policy, design, trees)
 
     @in_float64
     def best(self, learner: Any) -> RankedTrees:
-        """Take the best tree of the buffer."""
+        """Return the best tree of the buffer."""
         first = jax.tree.map(lambda a: a[:1], learner.buffer.shape)
         return _alone(self.target, write_out(self._construction.model, first))
 

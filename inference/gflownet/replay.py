@@ -10,7 +10,7 @@ from bdtppl.inference.gflownet.construction import Partial
 from bdtppl.inference.hard.shapes import Shape, roots
 
 _ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of the finaliser of splitmix64
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # constants of the finaliser of splitmix64
 
 
 class Buffer(NamedTuple):
@@ -19,7 +19,7 @@ class Buffer(NamedTuple):
     Attributes
     ----------
     shape
-        The trees; empty places hold trees of one leaf.
+        The trees; empty places contain trees of one leaf.
     key
         uint64 [K]; keys of the trees.
     log_joint
@@ -32,21 +32,21 @@ class Buffer(NamedTuple):
 
 
 def empty(size: int, capacity: int) -> Buffer:
-    """Make an empty buffer for a number of trees with so many slots."""
+    """Make an empty buffer for a number of trees with a number of slots."""
     return Buffer(
         roots(size, capacity), jnp.zeros(size, jnp.uint64), jnp.full(size, -jnp.inf, jnp.float64)
     )
 
 
 def mixed(words: jax.Array) -> jax.Array:
-    """Finaliser of splitmix64 (Steele, Lea and Flood 2014): all bits depend on all."""
+    """Apply the finaliser of splitmix64 (Steele, Lea and Flood 2014): all bits depend on all."""
     words = (words ^ (words >> 30)) * jnp.uint64(_FIRST)
     words = (words ^ (words >> 27)) * jnp.uint64(_SECOND)
     return words ^ (words >> 31)
 
 
 def path_keys(paths: jax.Array) -> jax.Array:
-    """Keys of nodes by their paths [..., D], uint64 [...]."""
+    """Return keys of nodes from their paths [..., D], uint64 [...]."""
     level = jnp.arange(1, paths.shape[-1] + 1, dtype=jnp.uint64)
     level = level.reshape((1,) * (paths.ndim - 1) + (-1,))
     each = mixed((paths + 2).astype(jnp.uint64) * jnp.uint64(_ODD) + level)
@@ -54,7 +54,7 @@ def path_keys(paths: jax.Array) -> jax.Array:
 
 
 def tree_keys(trees: Partial) -> jax.Array:
-    """Keys of trees, uint64 [b]: equal trees have equal keys in any order of construction."""
+    """Return keys of trees, uint64 [b]: equal trees have equal keys in any order of splits."""
     return jnp.where(trees.shape.is_leaf, mixed(path_keys(trees.paths)), 0).sum(axis=1)
 
 

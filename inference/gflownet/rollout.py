@@ -1,4 +1,4 @@
-"""Trajectories of a policy: trees that it draws, or given trees that it makes again.
+"""Trajectories of a policy: trees that it draws, or given trees that it rebuilds.
 
 Trees of a batch are made together, one split a step, until all have stopped. The policy's
 probabilities are then looked up for all steps at once (`judged`). Training differentiates this
@@ -28,8 +28,8 @@ from bdtppl.inference.metropolis.growth import draw_choice
 _GO, _SLOT, _FEATURE, _CUT = range(4)  # the choices of a step
 _ANY = -1
 
-_FEW = 4  # share of the trees that are finished by themselves, the last ones
-_MANY_SPLITS = 8  # splits of a tree from which on that is worthwhile
+_FEW = 4  # share of the trees, the last ones, that are finished separately
+_MANY_SPLITS = 8  # splits of a tree from which this is worthwhile
 
 Pick = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -64,7 +64,7 @@ def roll_out(
     num_drawn: int = 0,
     given: Shape | None = None,
 ) -> Trajectories:
-    """Make trees from the root on; inside a double-precision scope.
+    """Make trees from the root; inside a double-precision scope.
 
     Parameters
     ----------
@@ -75,15 +75,15 @@ def roll_out(
     policy
         The policy.
     epsilon
-        Probability with which a step of a drawn trajectory makes each of its choices uniformly
-        instead: whether to stop, the leaf, the feature and the cut.
+        Probability of a uniform choice instead, for each choice in a step of a drawn trajectory:
+        whether to stop, the leaf, the feature and the cut.
     temperature
-        Choices are drawn with probabilities of the policy to the power of one over it.
+        Choices are drawn with the policy's probabilities to the power of one over this temperature.
     num_drawn
-        Trajectories to draw.
+        Number of trajectories to draw.
     given
-        Trees to make as well, whose slots lie in the order of their making; they come after those
-        drawn. The log joint of one with a rule that is not available is -inf.
+        Given trees to rebuild, with slots in the order of their creation; they follow the drawn
+        ones. The log joint of one with an unavailable rule is -inf.
     """
     wanted = _wanted(construction, num_drawn, given)
     num_trees, most, num_choices = wanted.shape
@@ -105,7 +105,7 @@ def roll_out(
     )
 
     def make(start, made: _Making, num_left: int):
-        """Go on until few trees are left."""
+        """Continue until few trees are left."""
 
         def step(carry):
             i, made = carry
@@ -120,7 +120,7 @@ def roll_out(
     few = num_trees // _FEW
     if most < _MANY_SPLITS or few == 0:
         _, made = make(jnp.int32(0), made, 0)
-    else:  # most trees are small: the few large ones are finished by themselves
+    else:  # most trees are small: the few large ones are finished separately
         step, made = make(jnp.int32(0), made, few)
         (own,) = jnp.nonzero(made.is_going, size=few, fill_value=num_trees)
         rest = jax.tree.map(lambda a: a[own], made)
@@ -140,7 +140,7 @@ def roll_out(
 
 
 def _roll_step(construction, policy: Policy, epsilon, temperature, i: jax.Array, made: _Making):
-    """Stop, or split a leaf of each tree that goes on."""
+    """Stop, or split a leaf of each unfinished tree."""
     trees, tree = made.trees, jnp.arange(len(made.is_going))
     is_open = trees.shape.is_leaf
     growable = is_open & (trees.terms.has_rule > 0)
@@ -172,9 +172,9 @@ def _roll_step(construction, policy: Policy, epsilon, temperature, i: jax.Array,
 def judged(
     construction: Construction, policy: Policy, made: Trajectories, num_decisions: int
 ) -> Trajectories:
-    """Look up the probabilities of a policy on trajectories, to be differentiated.
+    """Return the probabilities of a policy on trajectories, differentiably.
 
-    Only decisions that were taken are looked up, side by side: most trajectories have few.
+    Only decisions that were made are looked up, side by side, because most trajectories have few.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def judged(
 
 
 def _decide(policy: Policy, codes, tree, pooled, growable, offer, pick: Pick):
-    """Take m decisions: whether to go on, the leaf, the feature and the cut, int32 [m] each.
+    """Return m decisions: whether to continue, the leaf, the feature and the cut, int32 [m] each.
 
     Codes [b, k, ...] are those of all trees, and ``tree`` [m] is the tree of each decision.
     ``offer`` returns the available features of leaves, and a function from features to cuts.
@@ -251,13 +251,13 @@ def _pooled(codes, is_open: jax.Array, some: Callable[[jax.Array], jax.Array]):
 
 
 def _at(place: jax.Array, values: jax.Array) -> jax.Array:
-    """Look up one entry of each row [b, items]: differentiated faster than by its place."""
+    """Return one entry of each row [b, items]; its derivative is faster than that of indexing."""
     is_there = jnp.arange(values.shape[1])[None] == place[:, None]
     return jnp.where(is_there, values, 0.0).sum(axis=1)
 
 
 def undo_logits(policy: Policy, trees: Partial) -> jax.Array | None:
-    """Logits of undoing the split in each slot, [b, k]; None where all are alike."""
+    """Return logits of undoing the split in each slot, [b, k]; None if all are equal."""
     paths = trees.paths
     codes = jax.tree.map(
         lambda a: a.reshape(*paths.shape[:2], *a.shape[1:]),
@@ -272,10 +272,10 @@ def _undo_logits(policy: Policy, shape: Shape, codes) -> jax.Array | None:
 
 
 def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperature: float) -> Pick:
-    """Make a function that takes a wanted choice, int32 [b, 4], or draws one, uniformly to explore.
+    """Make a function that returns a given choice, int32 [b, 4], or draws one.
 
-    A choice is told by its number, the log probabilities [b, items] and what is available; the item
-    and its log probability are returned.
+    Its arguments are the number of the choice, the log probabilities [b, items] and the available
+    items; it returns the item and its log probability.
     """
 
     def pick(choice, log_probabilities, is_available):
@@ -289,7 +289,7 @@ def _picker(wanted: jax.Array, uniform: jax.Array, explores: jax.Array, temperat
 
 
 def _wanted(construction: Construction, num_drawn: int, given: Shape | None) -> jax.Array:
-    """List the choices of each step, int32 [b, T, 4]; `_ANY` where one is drawn."""
+    """List the choices of each step, int32 [b, T, 4]; `_ANY` for choices to draw."""
     most = construction.num_splits
     drawn = jnp.full((num_drawn, most, 4), _ANY, jnp.int32)
     if given is None:
@@ -303,7 +303,7 @@ def _wanted(construction: Construction, num_drawn: int, given: Shape | None) -> 
 
 
 def _with_children(policy: Policy, codes, trees: Partial, first: jax.Array):
-    """Write the codes of two new slots of all trees into those of the others."""
+    """Insert the codes of two new slots of all trees."""
     paths = lax.dynamic_slice_in_dim(trees.paths, first, 2, axis=1)
     new = policy.encode(paths.reshape(-1, paths.shape[-1]))
     return jax.tree.map(

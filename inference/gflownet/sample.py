@@ -1,4 +1,4 @@
-"""Draw trees from a policy, weigh them, and bound the sum over all trees.
+"""Draw trees from a policy, weight them, and bound the sum over all trees.
 
 A trajectory's importance weight is its tree's weight times the backward probability of its order of
 construction, over its forward probability (see `bdtppl.inference.gflownet.drawn`).
@@ -46,7 +46,7 @@ def sample(
     policy
         The policy.
     model
-        The model that the construction was made of.
+        The model of the construction.
     chains, draws
         Layout of the draws.
     """
@@ -72,7 +72,7 @@ def upper_bound(
     construction, policy
         The rules, and the policy.
     design
-        The design that the construction was made of.
+        The design of the construction.
     trees
         Draws from the posterior [m].
 
@@ -94,7 +94,7 @@ def upper_bound(
 @jax.jit
 def _draw_trajectories(rng_key, construction, policy) -> tuple[Shape, jax.Array, jax.Array]:
     made = roll_out(rng_key, construction, policy, num_drawn=_TRAJECTORIES)
-    # Nothing changes beyond the last split.
+    # Nothing changes after the last split.
     return made.trees.shape, made.log_weights, made.log_joint[:, -1]
 
 

@@ -1,9 +1,9 @@
-"""Train a policy by the balance of its trajectories (DT-GFN, section 3.2 and appendix F).
+"""Training of a policy by trajectory balance (DT-GFN, section 3.2 and appendix F).
 
-A step draws trajectories from the policy, with a little exploration, and builds some of the best
-trees again in orders drawn from the backward policy. Their joint loss gives a step of Adam for the
+A step draws trajectories from the policy, with a little exploration, and rebuilds some of the best
+trees in orders drawn from the backward policy. Their joint loss gives a step of Adam for the
 policy, and a step of gradient descent with a separate rate for log Z. The published code departs
-from the paper here and there; `PolicySettings` has both.
+from the paper in places; `PolicySettings` supports both.
 """
 
 from dataclasses import dataclass
@@ -43,34 +43,34 @@ class PolicySettings:
     num_steps
         Steps of training, over which the policy's rate and exploration fall.
     num_forward, num_replayed
-        Trajectories of a step that are drawn from the policy, and trees that are made again.
+        Trajectories drawn from the policy in a step, and rebuilt trees.
     buffer_size
-        Trees that are remembered.
+        Number of stored trees.
     epsilon, last_epsilon
         Probability of a random action, at the start and at the end.
     learning_rate
-        Rate of Adam for the policy at the start.
+        Initial learning rate of Adam for the policy.
     decay
-        How that rate falls: "cosine", to 0 over the steps, or "constant".
+        Schedule of that rate: "cosine", to 0 over the steps, or "constant".
     log_z_learning_rate
-        Rate for log Z.
+        Learning rate for log Z.
     log_z_optimiser
-        "descent" for gradient descent, or "adam", whose steps are as long as the rate: where it is
-        large log Z comes from far, and then swings.
+        "descent" for gradient descent, or "adam", whose steps are as long as the rate: a large rate
+        moves log Z quickly, but it then oscillates.
     sees_all_leaves
         Whether the action network reads the pooled set of leaves (see `PathPolicy`).
     learns_backward
         Whether the backward policy is learned with the forward one; uniform if not.
     temperature
-        What trajectories are drawn at: their choices have probabilities of the policy to the power
-        of one over it.
+        Temperature of drawn trajectories: their choices have the policy's probabilities to the
+        power of one over it.
     reward_temperature
-        What training starts at: trees weigh their weight to the power of one over it. It falls to 1
-        over the first half of the steps, geometrically.
+        Initial temperature of training: trees have their weight to the power of one over it. It
+        falls geometrically to 1 over the first half of the steps.
     batch_rows
-        Random rows that the likelihood of a step is taken from, to the power that makes up for the
-        rest (DT-GFN, appendix D.3); None, or more than there are, for all. Marginal likelihoods are
-        no products over rows, so what is learned is not the posterior.
+        Number of random rows for the likelihood of a step, raised to the power that compensates for
+        the rest (DT-GFN, appendix D.3); None, or more than there are, for all. Marginal likelihoods
+        are not products over rows, so the policy does not learn the posterior.
     """
 
     num_steps: int = parameter(2000, least=1)
@@ -94,12 +94,12 @@ class PolicySettings:
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
-        """Adam for `Parameters`."""
+        """Return Adam for `Parameters`."""
         rate = self.learning_rate
         if self.decay == "cosine":
             rate = optax.cosine_decay_schedule(rate, self.num_steps)
-        # Half of the gradient for log Z is its distance to the mean log weight, which needs no
-        # rescaling: gradient descent follows that mean, Adam would lag behind it.
+        # Half of the gradient for log Z is its difference from the mean log weight, which needs no
+        # rescaling: gradient descent follows that mean, while Adam would lag behind it.
         of_log_z = {"descent": optax.sgd, "adam": optax.adam}[self.log_z_optimiser]
         each: dict[Any, Any] = {
             "policy": optax.adam(rate),
@@ -168,7 +168,7 @@ class TrainingInfo(NamedTuple):
 def begin_training(
     rng_key: jax.Array, construction: Construction, policy: Policy, settings: PolicySettings
 ) -> Learner:
-    """Start at a policy; log Z starts at what the trajectories of a step estimate."""
+    """Start at a policy; log Z starts at the estimate of one step's trajectories."""
     buffer, start = empty(settings.buffer_size, construction.capacity), jnp.float64(0)
     weights = Parameters(eqx.filter(policy, eqx.is_inexact_array), start)
     learner = Learner(policy, start, settings.optimiser.init(weights), buffer, jnp.int32(0))
@@ -181,7 +181,7 @@ def begin_training(
 def _make(
     rng_key, construction, learner, *, settings: PolicySettings
 ) -> tuple[Trajectories, jax.Array]:
-    """Make the trajectories of a step; also the number of their decisions."""
+    """Make the trajectories of a step; also return the number of their decisions."""
     key_draw, key_recall, key_order, _ = _step_keys(rng_key, learner)
     done = learner.step / settings.num_steps
     epsilon = settings.epsilon + (settings.last_epsilon - settings.epsilon) * done
@@ -236,7 +236,7 @@ def _learn(
     loss, gradient = jax.value_and_grad(mean_loss)(before)
     updates, optimiser = settings.optimiser.update(gradient, learner.optimiser, before)
     learned: Any = optax.apply_updates(before, updates)
-    # Nothing changes beyond the last split.
+    # Nothing changes after the last split.
     buffer = remember(learner.buffer, made.trees, made.log_joint[:, -1])
     policy = eqx.combine(learned.policy, fixed)
     info = TrainingInfo(
@@ -266,25 +266,25 @@ def train(
     settings: PolicySettings,
     steps: int | None = None,
 ) -> tuple[Learner, TrainingInfo]:
-    """Train, from the learner's own step on.
+    """Train, starting from the learner's own step.
 
     Parameters
     ----------
     rng_key
-        Key; a resumed training takes the same as the one that was stopped.
+        Key; a resumed training needs the same key as the stopped one.
     construction
         The rules.
     learner
-        Where to start.
+        Initial learner.
     settings
-        How to train.
+        Settings of training.
     steps
-        Steps to take; None for those that are left.
+        Number of steps; None for the remaining ones.
 
     Returns
     -------
     learner
-        The learner at the end.
+        The final learner.
     info
         Reports of the steps, arrays [steps].
     """

@@ -1,4 +1,4 @@
-"""Trees on the way to their last split, and their probabilities.
+"""Intermediate trees up to their last split, and their probabilities.
 
 References
 ----------
@@ -17,15 +17,15 @@ from bdtppl.inference.hard.shapes import Shape
 
 
 class Trajectories(NamedTuple):
-    """Trees of b trajectories of at most T splits, and their probabilities along the way.
+    """Trees of b trajectories of at most T splits, and probabilities along their construction.
 
     Attributes
     ----------
     trees
-        The trees, their slots in the order of their making.
+        The trees, with slots in the order of their creation.
     features, cuts
-        bool [b, T, F] and [b, T, C]; what was available to the leaf that was split, and to the
-        feature that it was split on.
+        bool [b, T, F] and [b, T, C]; features available to the leaf that was split, and cuts of its
+        feature.
     log_forward, log_backward
         float64 [b, T]; log probabilities of each split, and of undoing it first; 0 beyond the last
         one.
@@ -50,36 +50,36 @@ class Trajectories(NamedTuple):
 
     @property
     def is_reached(self) -> jax.Array:
-        """Whether a trajectory has a tree of that many splits, bool [b, T + 1]."""
+        """Return whether a trajectory has a tree of that many splits, bool [b, T + 1]."""
         return jnp.arange(self.log_stop.shape[1])[None] <= self.num_splits[:, None]
 
     @property
     def decides(self) -> jax.Array:
-        """Whether the policy had a choice at that tree, bool [b, T]."""
+        """Return whether the policy had a choice at that tree, bool [b, T]."""
         return self.is_reached[:, :-1]  # a tree without room stops
 
     @property
     def log_potentials(self) -> jax.Array:
-        """Log of Z according to each tree on the way, float64 [b, T + 1]."""
+        """Return log Z according to each intermediate tree, float64 [b, T + 1]."""
         so_far = jnp.cumsum(self.log_backward - self.log_forward, axis=1)
         return self.log_joint - self.log_stop + jnp.pad(so_far, ((0, 0), (1, 0)))
 
     @property
     def log_weights(self) -> jax.Array:
-        """Log importance weights of the trajectories, float64 [b]: their weights' mean is Z."""
+        """Return log importance weights of the trajectories, float64 [b]; the mean weight is Z."""
         return jnp.take_along_axis(self.log_potentials, self.num_splits[:, None], axis=1)[:, 0]
 
 
 def trajectory_balance(log_z: jax.Array, made: Trajectories) -> jax.Array:
-    """Loss of each trajectory [b], given the learned log Z (DT-GFN, equation 6).
+    """Return the loss of each trajectory [b], given the learned log Z (DT-GFN, equation 6).
 
-    It vanishes where the policy draws trees in proportion to their weights.
+    It vanishes if the policy draws trees in proportion to their weights.
     """
     return (log_z - made.log_weights) ** 2
 
 
 def open_slots(shape: Shape) -> jax.Array:
-    """Leaves of each tree on the way, bool [b, T + 1, k]."""
+    """Return leaves of each intermediate tree, bool [b, T + 1, k]."""
     slot, step = jnp.arange(shape.capacity)[None, None], _steps(shape)
     is_made = shape.is_used[:, None] & ((slot + 1) // 2 <= step)
     return is_made & (step <= steps_of_splits(shape)[:, None])
@@ -90,7 +90,7 @@ def _steps(shape: Shape) -> jax.Array:
 
 
 def log_joints(trees: Partial, leaf_score: jax.Array) -> jax.Array:
-    """Log joint of each tree on the way, float64 [b, T + 1], given scores of leaves [b, k]."""
+    """Return log joints of intermediate trees, float64 [b, T + 1], from leaf scores [b, k]."""
     shape, terms = trees.shape, trees.terms
     log_leaf = (terms.log_stop + leaf_score)[:, None]
     is_split = shape.is_split[:, None] & (steps_of_splits(shape)[:, None] < _steps(shape))

@@ -18,7 +18,7 @@ _compiled: set = set()
 def compile_ahead(prior: TreePrior, leaf: Leaf, matrix: np.ndarray, y: np.ndarray) -> None:
     """Compile the functions of a fit to rows [n, d] with targets [n], once, in a spare thread.
 
-    Compiled code depends on shapes and types alone, so the first rows stand for all.
+    Compiled code depends on shapes and types alone, so the first rows represent all.
     """
     prior = prior.resolve(Design.from_matrix(np.nan_to_num(matrix[:2])))
     key = jax.tree.structure((prior, leaf)), padded_size(len(y)), y.dtype, matrix.shape[1]

@@ -1,9 +1,9 @@
 """The choice of a node: a leaf, or a split by its best rule.
 
-A greedy choice values a rule by its weight and the leaf scores of both sides (Nuti et al. 2021,
-equations 3 to 5). Looking L levels ahead, which their section 6 leaves open, values it by L - 1
-further levels of choices: each side is worth the better of stopping there and of its own best rule.
-All rules of a node are tried, so one level more costs a factor of the number of rules.
+A greedy choice scores a rule by its weight and the leaf scores of both sides (Nuti et al. 2021,
+equations 3 to 5). Lookahead over L levels, left open in their section 6, scores it by L - 1 further
+levels of choices: each side has the greater score of stopping and of its own best rule. All rules
+of a node are tried, so one level more multiplies the cost by the number of rules.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from bdtppl.inference.greedy_modal.sparse_columns import SparseLevel
 from bdtppl.inference.greedy_modal.sparse_partitions import best_sparse_rules
 from bdtppl.inference.greedy_modal.weights import log_stop_of_nodes
 
-_COPIED_ENTRIES = 1 << 22  # rows times features of children that are valued at once
+_COPIED_ENTRIES = 1 << 22  # rows times features of children that are scored at once
 
 
 class NodeChoice(NamedTuple):
@@ -47,7 +47,7 @@ class NodeChoice(NamedTuple):
 
     @property
     def value(self) -> np.ndarray:
-        """Score of what was chosen, float64 [K]."""
+        """Score of the choice, float64 [K]."""
         return np.where(self.is_split, self.best.score, self.log_stop + self.leaf_score)
 
 
@@ -63,9 +63,9 @@ def choose(
     level
         The nodes.
     lookahead
-        Levels of splits by which a rule is valued, at least 1.
+        Levels of splits by which a rule is scored, at least 1.
     given
-        Rules that the nodes split by whatever their scores; a score of -inf makes a node a leaf.
+        Rules that the nodes must use, whatever their scores; a score of -inf makes a node a leaf.
     """
     leaf_score, is_searched = node_scores(problem, level), may_split(problem, level)
     max_depth = problem.constraints.max_depth
@@ -92,9 +92,9 @@ def _best_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 
 def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
-    """List all rules of single features of one node by their lookahead values, best first.
+    """List all rules of single features of one node by their lookahead scores, best first.
 
-    Of equal ones, the best without lookahead comes first.
+    Ties are in order of their scores without lookahead.
     """
     rules = every_rule(problem, node)
     num_rules = len(rules.score)
@@ -119,7 +119,7 @@ def rules_ahead(problem: Problem, node: Level, lookahead: int) -> Best:
 
 
 def may_split(problem: Problem, level: Level) -> np.ndarray:
-    """Say which nodes are searched, bool [K]; pure ones are not, where the problem says so."""
+    """Return which nodes are searched, bool [K]; pure ones are excluded if the problem says so."""
     if problem.target is None:
         return np.ones(level.num_segments, bool)
     targets, start = problem.target.take(level.members), level.start[:-1]

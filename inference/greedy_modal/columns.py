@@ -1,8 +1,8 @@
 """The rows of a level of nodes, sorted by every feature at once.
 
-Rows are sorted by each feature once, at the root. From then on every feature keeps the rows of the
-level's nodes in its own order, the nodes one after the other as *segments* that are the same for
-all features; going a level down keeps the order (SLIQ, Mehta et al. 1996). Memory is linear in rows
+Rows are sorted by each feature once, at the root. Every feature then stores the rows of the level's
+nodes in its own order, with the nodes one after the other as *segments* that are the same for all
+features; the next level preserves this order (SLIQ, Mehta et al. 1996). Memory is linear in rows
 times features, and all nodes of a level are handled by the same few array operations.
 """
 
@@ -26,9 +26,9 @@ class RowGroups:
     Attributes
     ----------
     statistics
-        [s, n]; leaf statistics of single rows, small integers where all are, else float64.
+        [s, n]; leaf statistics of single rows, small integers if all are, else float64.
     weights
-        [n], or None where all are 1.
+        [n], or None if all are 1.
     """
 
     statistics: np.ndarray
@@ -41,14 +41,14 @@ class RowGroups:
         return self.statistics.shape[1]
 
     def sums(self, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Sum the statistics of rows over runs that begin at ``start`` [K], [K, s]."""
+        """Sum the statistics of rows over runs that start at ``start`` [K], [K, s]."""
         dtype = np.int64 if self.statistics.dtype.kind == "i" else np.float64
         taken = [each.take(rows).astype(dtype) for each in self.statistics]
         return np.stack([np.add.reduceat(each, start) for each in taken], axis=1)
 
 
 def row_leaf_statistics(leaf: Leaf, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Compute the statistics of single rows, [s, n], as integers where sums of these are exact."""
+    """Compute the statistics of single rows, [s, n], as integers if sums of these are exact."""
     statistics = np.ascontiguousarray(row_statistics(leaf, y, weights).T)
     largest = np.abs(statistics).max()
     # Whole numbers whose sums are exact in float64 are summed as integers.
@@ -66,13 +66,13 @@ class Columns(RowGroups):
     features
         int [d]; their places in the design.
     codes
-        int32 [d, n]; -1 where the value is missing.
+        int32 [d, n]; -1 if the value is missing.
     has_missing
         bool [d].
     is_distinct
         bool [d]; no two rows have the same value.
     counts
-        int64 [n]; rows that each one stands for, or None where that is one.
+        int64 [n]; number of rows that each one represents, or None if it is one.
     """
 
     features: np.ndarray
@@ -83,7 +83,7 @@ class Columns(RowGroups):
 
     @classmethod
     def of(cls, design: Design, leaf: Leaf, y: np.ndarray, allowed: np.ndarray) -> "Columns":
-        """Lay out the features that are allowed, bool [d of the design]."""
+        """Lay out the allowed features, bool [d of the design]."""
         codes = design.codes.T
         features = np.flatnonzero(allowed & design.has_cut)
         return cls(
@@ -97,7 +97,7 @@ class Columns(RowGroups):
 
 
 def _is_distinct(design: Design, feature: int) -> bool:
-    """Whether no two rows have the same code; a design may have more codes than its rows use."""
+    """Return whether no two rows share a code; a design may have more codes than its rows."""
     if design.num_codes[feature] < design.num_rows or design.has_missing[feature]:
         return False
     return int(np.bincount(design.codes[:, feature]).max()) == 1
@@ -116,10 +116,10 @@ class Level:
     start
         int64 [K + 1]; bounds of the segments.
     statistics
-        [K, s]; leaf statistics of each segment's rows, int64 where all are integers, else float64.
+        [K, s]; leaf statistics of each segment's rows, int64 if all are integers, else float64.
     pseudo
-        float64 [K, s], or None; statistics of the rows that the leaf prior has absorbed above the
-        node (smoothing).
+        float64 [K, s], or None; statistics of rows absorbed by the leaf prior above the node
+        (smoothing).
     """
 
     depth: int
@@ -157,7 +157,7 @@ def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
     place = np.arange(num_rows, dtype=np.uint64)
 
     def in_order(codes: np.ndarray) -> np.ndarray:
-        # NumPy sorts integers that hold their place much faster than it computes argsort.
+        # NumPy sorts integers that contain their place much faster than it computes argsort.
         words = ((codes + 1).astype(np.uint64) << bits) | place
         words.sort()
         return (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int32)
@@ -169,7 +169,7 @@ def root_level(columns: Columns, smoothing: float = 0.0) -> Level:
 
 
 def only(level: Level, segment: int) -> Level:
-    """Take one node of a level."""
+    """Select one node of a level."""
     start, stop = level.start[segment : segment + 2]
     node = slice(segment, segment + 1)
     return Level(
@@ -201,7 +201,7 @@ def descend(
     segments
         int [q]; segments to split, ascending. One may occur more than once (look-ahead).
     feature
-        int [q]; number of the feature among the columns.
+        int [q]; index of the feature among the columns.
     split
         int [q]; number of the split among those of the column (see `Best`).
     smoothing
@@ -232,7 +232,7 @@ def descend(
 
 
 def _sides_of_copies(columns: Columns, level: Level, segments, feature, split) -> Any:
-    """Rows of copies of segments in one feature's order, and whether they go left."""
+    """Return rows of copies of segments in one feature's order, and whether they go left."""
     size = np.diff(level.start)[segments]
     ends = np.cumsum(size)
     position = np.repeat(level.start[:-1][segments] - (ends - size), size) + np.arange(ends[-1])

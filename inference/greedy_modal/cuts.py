@@ -1,4 +1,4 @@
-"""The rules of one feature in all nodes of a level, and the statistics on their left."""
+"""The rules of one feature in all nodes of a level, and their left-side statistics."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Cuts(NamedTuple):
 
 
 def cuts_of_feature(problem: Problem, level: Level, f: int) -> tuple[np.ndarray, list[Cuts]]:
-    """Find the rules of a feature, once for each side that missing values can go to.
+    """Find the rules of a feature, once for each side to which missing values can go.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def _missing(values: np.ndarray, is_missing: np.ndarray, level: Level) -> np.nda
 
 
 def num_cuts(problem: Problem, codes: np.ndarray) -> np.ndarray | int:
-    """Rules that each gap stands for, [a]."""
+    """Return the number of rules in each gap, [a]."""
     if problem.prior.rules == "gaps":
         return 1
     return np.diff(codes, append=codes[-1:]).astype(np.int64)

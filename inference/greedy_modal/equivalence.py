@@ -1,4 +1,4 @@
-"""Groups of rules of a node that part its rows alike."""
+"""Groups of rules of a node that split its rows alike."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Grow a tree greedily, all nodes of a level at a time (Nuti et al. 2021, Algorithm 3).
 
-Every node takes its most probable partition: it stops, or splits by the best rule if that is
+Every node uses its most probable partition: it stops, or splits by the best rule if that is
 strictly better. The tree's log probability is the sum of its log weights and leaf scores.
 """
 
@@ -26,15 +26,15 @@ class GreedyTree:
     Attributes
     ----------
     tree
-        The tree; all hyperplanes have the feature number d until `numbered` numbers them.
+        The tree; all hyperplanes have the feature number d until `numbered` assigns numbers.
     statistics
         float64 [k, s]; leaf statistics of the training rows in each slot.
     pseudo
-        float64 [k, s]; statistics of rows that the slot's leaf prior has absorbed (smoothing).
+        float64 [k, s]; statistics of rows absorbed by the slot's leaf prior (smoothing).
     log_joint
-        Log weights of stops and rules and log marginals of the leaves, summed.
+        Sum of log weights of stops and rules and log marginals of the leaves.
     log_likelihood
-        Log marginals of the leaves, summed.
+        Sum of log marginals of the leaves.
     log_weight
         float64 [k]; log_stop in leaves, log_rule in splits.
     log_stop, leaf_score
@@ -54,7 +54,7 @@ class GreedyTree:
     hyperplane: np.ndarray
 
     def gains(self, num_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sum the gains of splits over stopping there, by feature.
+        """Sum the gains of splits over stopping, by feature.
 
         Parameters
         ----------
@@ -64,8 +64,8 @@ class GreedyTree:
         Returns
         -------
         log_likelihood, log_prior
-            float64 [d], in nats; leaf scores of both sides less the node's, and the rule's log
-            weight less that of stopping. Their sum is the paper's measure of a split's worth. The
+            float64 [d], in nats; leaf scores of both sides minus the node's, and the rule's log
+            weight minus that of stopping. Their sum is the paper's measure of a split's worth. The
             features of a hyperplane have shares in its gain (`Hyperplane.share`).
         """
         slot = np.flatnonzero(self.tree.feature >= 0)
@@ -93,9 +93,9 @@ def grow(problem: Problem, *, lookahead: int = 1, given: Sequence[Best] = ()) ->
     problem
         Rows and model.
     lookahead
-        Levels of splits by which a rule is valued.
+        Levels of splits by which a rule is scored.
     given
-        Rules that the nodes of the first levels split by, in the order of their slots; a score of
+        Rules that the nodes of the first levels must use, in the order of their slots; a score of
         -inf makes a node a leaf.
     """
     level = root_level(problem.columns, problem.smoothing)
@@ -121,7 +121,7 @@ class _Builder:
         self.levels: list[dict[str, np.ndarray]] = []
 
     def record(self, slot: np.ndarray, level: Level, choice: NodeChoice) -> np.ndarray:
-        """Record the nodes of a level; returns slots of the children, left ones first."""
+        """Record the nodes of a level; return slots of the children, left ones first."""
         best, is_split = choice.best, choice.is_split
         num_splits = int(is_split.sum())
         order = np.arange(num_splits)
@@ -157,7 +157,7 @@ class _Builder:
 
 
 def _summed(node: dict[str, np.ndarray]) -> GreedyTree:
-    """Make a tree of its nodes [k]."""
+    """Make a tree from its nodes [k]."""
     arrays = {f.name: node[f.name] for f in fields(Tree) if f.name in node}
     tree = Tree(**arrays, num_nodes=np.asarray(len(node["feature"]), np.int32))
     log_likelihood = float(node["leaf_score"][tree.is_leaf].sum())
@@ -175,10 +175,10 @@ def _summed(node: dict[str, np.ndarray]) -> GreedyTree:
 
 
 def prune(grown: GreedyTree, leaf: Leaf) -> GreedyTree:
-    """Merge sibling leaves that predict the same, from the bottom up.
+    """Merge sibling leaves with the same prediction, from the bottom up.
 
-    Leaves of a family with class probabilities predict the same if their most probable class is the
-    same, others if their posterior means are equal but for rounding.
+    Predictions of class probabilities are the same if the most probable class is, other predictions
+    if posterior means are equal up to rounding.
     """
     with jax.enable_x64(True):
         predicted = np.asarray(leaf.posterior_mean(grown.statistics + grown.pseudo))

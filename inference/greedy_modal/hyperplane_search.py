@@ -20,7 +20,7 @@ from bdtppl.models.leaf import Leaf
 
 _TEMPERATURES = np.geomspace(0.5, 0.015, 60)  # standard deviations of the features in the node
 _LEARNING_RATE = 0.15
-_KEPT_STEPS = np.array([0, 30, 59])  # steps whose normals are tried: there are many maxima
+_KEPT_STEPS = np.array([0, 30, 59])  # steps whose normals are tried, because there are many maxima
 _FITTED_STARTS = 3  # most starts from least squares
 _LEAST_LENGTH = 64  # least length of padded arrays in the compiled search
 
@@ -38,7 +38,7 @@ def _num_starts(problem: Problem) -> int:
 def search(
     problem: Problem, level: Level, best: Best, k: int, features: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search a node for normals, and give the spread of its features.
+    """Search a node for normals, and return the spread of its features.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def search(
     if np.count_nonzero(scale) < 2:
         return np.zeros((num_normals(problem), len(features))), scale
     statistics = columns.statistics[:, rows].T.astype(np.float64)
-    # The same random starts in every node, so that nodes do not depend on each other.
+    # Every node uses the same random starts, so that nodes do not depend on each other.
     rng = np.random.default_rng(problem.seed)
     starts = rng.standard_normal((_num_starts(problem), len(features) + 1))
     fitted = _fitted_normals(values, statistics, weights)
@@ -76,7 +76,7 @@ def search(
         starts[len(fitted)] = np.arange(len(features) + 1) == j
         starts[len(fitted), -1] = (threshold - centre[j]) / scale[j]
     length = _LEAST_LENGTH
-    while length < len(rows):  # few lengths, as each is compiled
+    while length < len(rows):  # few lengths, because each is compiled
         length *= 4
     padding = ((0, length - len(rows)), (0, 0))
     absorbed = np.zeros((1, statistics.shape[1])) if level.pseudo is None else level.pseudo[[k]]
@@ -89,14 +89,14 @@ def search(
             starts,
             _TEMPERATURES,
         )
-    # In units of the feature of the least spread, so that nothing overflows.
+    # In units of the feature of least spread, so that nothing overflows.
     unit = np.where(scale > 0, scale[scale > 0].min() / np.where(scale > 0, scale, 1.0), 0.0)
     normals = np.asarray(climbed) * unit
     return np.where(np.isfinite(normals).all(axis=1, keepdims=True), normals, 0.0), scale
 
 
 def _cut(problem: Problem, best: Best, k: int) -> tuple[int, float]:
-    """Feature and threshold of a node's best rule of a single feature."""
+    """Return the feature and threshold of a node's best rule of a single feature."""
     split = problem.splits(best.at(k))
     return int(split.feature), float(split.threshold)
 
@@ -104,11 +104,11 @@ def _cut(problem: Problem, best: Best, k: int) -> tuple[int, float]:
 def _standardised(
     values: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standardise values [n, p]; returns means and standard deviations too."""
+    """Standardise values [n, p]; return means and standard deviations, too."""
     with np.errstate(over="ignore", invalid="ignore"):
         centre = np.average(values, axis=0, weights=weights)
         scale = np.sqrt(np.average((values - centre) ** 2, axis=0, weights=weights))
-    # The mean of equal numbers may be off in its last digit; such a spread counts as 0.
+    # The mean of equal numbers may be wrong in its last digit; such a spread counts as 0.
     usable = np.isfinite(scale) & (scale > 1e-12 * np.abs(values).max(axis=0))
     scale = np.where(usable, scale, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -117,7 +117,7 @@ def _standardised(
 
 
 def _fitted_normals(values: np.ndarray, statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Least-squares directions of the leaf statistics that are not parallel, float64 [m, p].
+    """Return least-squares directions of the leaf statistics that are not parallel, float64 [m, p].
 
     For the counts of classes these are the linear discriminants of one class against the rest.
     """
@@ -125,7 +125,7 @@ def _fitted_normals(values: np.ndarray, statistics: np.ndarray, weights: np.ndar
     squares = np.einsum("nj,nk,n->jk", values, values, weights.astype(float), optimize=False)
     products = np.einsum("nj,ns->js", values, statistics, optimize=False)
     ridge = 1e-6 * np.trace(squares) * np.eye(len(squares))
-    # The rest of a constant statistic, such as the number of rows, is rounding.
+    # The remainder of a constant statistic, such as the number of rows, is rounding.
     size = np.sqrt(np.trace(squares) * (statistics.astype(float) ** 2).sum(axis=0))
     products = products[:, np.linalg.norm(products, axis=0) > 1e-9 * size]
     kept: list[np.ndarray] = []
@@ -147,7 +147,7 @@ def _climb(
     starts: jax.Array,
     temperatures: jax.Array,
 ) -> jax.Array:
-    """Climb the softened score of a partition; rows n, features p, m starts (normal and offset).
+    """Maximise the softened score of a partition; rows n, features p, m starts (normal and offset).
 
     Returns
     -------

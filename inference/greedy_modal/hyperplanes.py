@@ -2,10 +2,10 @@
 
 Nuti et al. 2021 (section 6) name hyperplanes as a larger space of partitions. A cut of a projection
 has the weight of a cut of one feature: the prior gives one of the N admissible cuts of the
-projection in a node the weight of one of N cuts of a feature. The proposed normals are cut exactly,
-with the scores of all other rules; the best one is rounded, so that the printed rule is the applied
-one, and cut again. A hyperplane splits a node only where it is strictly better than the best rule
-of a single feature.
+projection in a node the weight of one of N cuts of a feature. Proposed normals get their exact best
+cuts, scored like all other rules; the best normal is rounded, so that the printed rule is the
+applied one, and cut again. A hyperplane splits a node only if it is strictly better than the best
+rule of a single feature.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from bdtppl.inference.greedy_modal.problem import Problem
 from bdtppl.models.data.design import Design
 
 # Significant digits of a normal, and its least component relative to the largest one, in standard
-# deviations of the features. Of equal scores the first form, the shortest, is taken.
+# deviations of the features. Ties use the first form, the shortest.
 _FORMS = ((2, 0.1), (3, 0.0), (4, 0.0), (6, 0.0))
 
 
@@ -31,9 +31,9 @@ class Hyperplane:
     Attributes
     ----------
     normal
-        float64 [d]; in units of 1 / feature, of length 1 but for rounding.
+        float64 [d]; in units of 1 / feature, of length 1 up to rounding.
     threshold
-        Where the projection is cut.
+        Cut of the projection.
     share
         float64 [d]; squared components of the normal in standard deviations of the node's rows,
         which sum to 1.
@@ -48,7 +48,7 @@ class Hyperplane:
 
 
 def projected(matrix: np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Project rows, float64 [n]; NaN where a feature with a component is missing.
+    """Project rows, float64 [n]; NaN if a feature with a component is missing.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def with_projections(design: Design, normals: np.ndarray) -> Design:
 
 
 def _name(normal: np.ndarray, names: Sequence[str]) -> str:
-    """Write a normal as people do, as in ``0.6 length - 0.8 width``."""
+    """Write a normal as a formula, such as ``0.6 length - 0.8 width``."""
     text = ""
     for j in np.flatnonzero(normal).tolist():
         sign = (" - " if normal[j] < 0 else " + ") if text else "-" * int(normal[j] < 0)
@@ -120,7 +120,7 @@ def split(problem: Problem, level: Level, segments: np.ndarray, best: Best) -> L
 
 
 def better_hyperplanes(problem: Problem, level: Level, best: Best, is_searched: np.ndarray) -> Best:
-    """Replace the rules of nodes by hyperplanes where these are strictly better.
+    """Replace the rules of nodes by hyperplanes if these are strictly better.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ def _rows(level: Level, k: int) -> np.ndarray:
 def _cut_exactly(
     problem: Problem, level: Level, normals: np.ndarray, num_features: np.ndarray
 ) -> tuple[Best, np.ndarray]:
-    """Find the best of several normals [m, K, d] in each node, its best cut, and where that is.
+    """Find the best of several normals [m, K, d] in each node, its best cut, and the place of that.
 
-    Each normal becomes a column of its own, beside the columns of the others.
+    Each normal becomes a separate column, beside the columns of the others.
     """
     rows, columns = level.rows[0], problem.columns
     per_row = (normal[level.segment] for normal in normals)
@@ -194,7 +194,7 @@ def _cut_exactly(
 def _written(normals: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Write normals [K, d] with few digits in each of the forms [f, K, d].
 
-    A normal of a single feature, which makes no hyperplane, becomes 0.
+    A normal of a single feature, which is not a hyperplane, becomes 0.
     """
     written = np.zeros((len(_FORMS), *normals.shape))
     for (digits, least), form in zip(_FORMS, written, strict=True):

@@ -29,12 +29,12 @@ class PartitionPosterior:
     missing_left
         bool [r]; side of missing values.
     log_rule
-        float64 [r]; log probability of each rule. The cuts inside one gap, where the prior counts
-        them, are one entry with the lowest cut's threshold; rules that make the same partition,
-        where the prior counts partitions, share its probability equally.
+        float64 [r]; log probability of each rule. If the prior counts the cuts inside a gap, they
+        are one entry with the lowest cut's threshold; if it counts partitions, rules that make the
+        same one share its probability equally.
     log_feature
-        float64 [d]; log probability of all rules of each feature together, -inf where it has none,
-        as a projection: the paper's measure of how much a feature matters in the node.
+        float64 [d]; log probability of all rules of each feature together, -inf if it has no rule,
+        like a projection: the paper's measure of a feature's importance in the node.
     """
 
     log_stop: float
@@ -65,13 +65,13 @@ def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPos
     Raises
     ------
     ValueError
-        If the slot holds no node.
+        If the slot has no node.
     """
     if not 0 <= slot < int(tree.num_nodes):
         raise ValueError(f"node must be one of the {int(tree.num_nodes)} of the tree; got {slot}.")
     level = _node(problem, tree, slot)
     rules, choice = every_rule(problem, level), choose(problem, level)
-    if not np.isfinite(choice.best.score).any():  # at the depth limit too
+    if not np.isfinite(choice.best.score).any():  # at the depth limit, too
         rules = rules.at(slice(0))
     num_cuts = np.ones(len(rules.score))
     if problem.prior.rules == "cuts":
@@ -92,7 +92,7 @@ def partition_posterior(problem: Problem, tree: Tree, slot: int) -> PartitionPos
 
 
 def _node(problem: Problem, tree: Tree, slot: int) -> Level:
-    """Collect the rows of one node, as a level of its own."""
+    """Return the rows of one node, as a level of its own."""
     columns, root = problem.columns, root_level(problem.columns, problem.smoothing)
     parent = {
         int(child): at

@@ -1,8 +1,8 @@
 """The partitions of the nodes of a level, and their scores.
 
-A node's trivial partition scores log_stop + log m(rows), the one by a rule log_rule + log m(left) +
-log m(right) (Nuti et al. 2021, equations 3 to 5; Algorithms 1 and 2). All rules of one feature are
-scored by one cumulative sum over its order.
+A node's trivial partition has the score log_stop + log m(rows), the partition by a rule log_rule +
+log m(left) + log m(right) (Nuti et al. 2021, equations 3 to 5; Algorithms 1 and 2). All rules of
+one feature are scored by one cumulative sum over its order.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Best(NamedTuple):
     Attributes
     ----------
     score
-        float64 [K]; log_rule and both sides' leaf scores; -inf where no rule is available.
+        float64 [K]; log_rule and both sides' leaf scores; -inf if no rule is available.
     log_rule
         float64 [K]; the rule's log weight.
     feature
@@ -62,7 +62,7 @@ class Best(NamedTuple):
 
     @classmethod
     def none(cls, num_nodes: int) -> "Best":
-        """Make the choice of no rule for every node."""
+        """Return the absence of a rule for every node."""
         none = np.zeros(num_nodes, np.int64)
         nowhere = np.full(num_nodes, -np.inf)
         no_plane = np.full(num_nodes, None)
@@ -74,12 +74,12 @@ class Best(NamedTuple):
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def at(self, nodes: int | slice | np.ndarray) -> "Best":
-        """Take some of the nodes."""
+        """Select some of the nodes."""
         return Best(*(each[nodes] for each in self))
 
 
 def node_scores(problem: Problem, level: Level) -> np.ndarray:
-    """Leaf score of every node, float64 [K]."""
+    """Return the leaf score of every node, float64 [K]."""
     return _score_sets(problem, list(level.statistics.T), level.pseudo)
 
 
@@ -92,7 +92,7 @@ def _score_sets(problem: Problem, statistics: list, pseudo: np.ndarray | None) -
 
 
 def _sums(problem: Problem, level: Level, cuts: Cuts) -> np.ndarray:
-    """Leaf scores of both sides of every rule, float64 [a]; -inf where there is none."""
+    """Return leaf scores of both sides of every rule, float64 [a]; -inf if there is none."""
     where = np.flatnonzero(cuts.is_rule)
     segment = level.segment.take(where)
     left = [each.take(where) for each in cuts.left]
@@ -150,8 +150,8 @@ def best_rules_of_feature(
 ) -> tuple[np.ndarray, ...]:
     """Find a feature's best rule in each node, each [K].
 
-    Returns the number of rules; the best one's score, which includes its weight if the prior weighs
-    cuts apart; that weight, else 0; its number; and the code above its gap.
+    Returns the number of rules; the best one's score, which includes its weight if the prior
+    weights cuts differently; that weight, else 0; its number; and the code above its gap.
     """
     codes, cuts = cuts_of_feature(problem, level, f)
     sums = [_sums(problem, level, each) for each in cuts]
@@ -200,7 +200,7 @@ def is_less(score: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _least_equal(score: np.ndarray) -> np.ndarray:
-    """Least score that is equal up to rounding."""
+    """Return the least score that is equal up to rounding."""
     return score - np.where(np.isinf(score), 0.0, _SCORE_TIE * (1 + np.abs(score)))
 
 
@@ -218,17 +218,17 @@ def _cuts_and_codes(problem: Problem, level: Level, f: int):
 
 
 def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Best position, its sum and the place of its `Cuts`, each [K]; the first of equals."""
+    """Return the first best position, its sum and the place of its `Cuts`, each [K]."""
     start = level.start[:-1]
     sums_there = sums[0] if len(sums) == 1 else np.maximum(*sums)
     best = np.maximum.reduceat(sums_there, start)
-    if np.isnan(best).any():  # extreme leaves have no score: no rule makes them
+    if np.isnan(best).any():  # extreme leaves have no score, because no rule makes them
         sums = [np.where(np.isnan(each), -np.inf, each) for each in sums]
         return best_positions(level, sums)
     equal = np.flatnonzero(sums_there >= np.repeat(_least_equal(best), np.diff(level.start)))
     segment = level.segment.take(equal)  # every node has one: the best score without a rule is -inf
     first = equal[np.concatenate([[True], segment[1:] != segment[:-1]])]
-    # Of two equal sides of missing values the right one comes first.
+    # The right one comes first of two equal sides of missing values.
     side = np.zeros(len(best), int)
     if len(sums) == 2:
         side += sums[0][first] < _least_equal(best)
@@ -238,7 +238,7 @@ def best_positions(level: Level, sums: list[np.ndarray]) -> tuple[np.ndarray, ..
 class _SumsOfCounts:
     """Leaf scores of both sides of all rules by look-up, for counts of rows without weights.
 
-    Terms of the number of rows on a side are the same for all features. So are the terms that a
+    Terms of the number of rows on a side are the same for all features, as are the terms that a
     count of a class on the left adds for both sides: each node has a table of them, at its offset.
     """
 
@@ -257,12 +257,12 @@ class _SumsOfCounts:
             ),
             strict=True,
         )
-        # Entries of all classes in their tables add up to this.
+        # Entries of all classes in their tables sum to this.
         self.entries = num_left + np.repeat(sum(self.offset), size)
 
     @classmethod
     def of(cls, problem: Problem, level: Level) -> "_SumsOfCounts | None":
-        """Prepare a level, or return None where there are weights, no counts or limits."""
+        """Prepare a level, or return None if there are weights, no counts or limits."""
         is_plain = problem.columns.weights is None and problem.constraints.min_leaf == 1
         if isinstance(problem.score, CountTable) and is_plain and not problem.split_precision:
             return cls(problem, level, problem.score)
@@ -302,7 +302,7 @@ class _SumsOfCounts:
 def _of_both_sides(table: np.ndarray, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Tabulate the scores that counts 0 to t on the left add for both sides, by the total t.
 
-    Returns the nodes' tables one after the other, and where each begins.
+    Returns the nodes' tables one after the other, and the start of each.
     """
     size = totals + 1
     offset = np.cumsum(size) - size

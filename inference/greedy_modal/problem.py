@@ -23,7 +23,7 @@ class Problem:
     Attributes
     ----------
     design, prior, leaf, constraints
-        The model; the prior has its defaults filled in. The design is a `Design` or, of a sparse
+        The model; the prior has its defaults filled in. The design is a `Design` or, for a sparse
         table, a `SparseDesign`.
     columns
         The rows by column, as `Columns` or `SparseColumns`.
@@ -34,8 +34,8 @@ class Problem:
     split_precision
         Gaps of at most this width, in units of the feature, cannot be cut.
     target
-        int [n]; number of each row's target among the distinct ones, where nodes with one target
-        are never split; else None.
+        int [n]; number of each row's target among the distinct ones, if nodes with one target are
+        never split; else None.
     num_starts
         Random starts of the search for a hyperplane in each node; 0 for splits by single features
         alone.
@@ -56,7 +56,7 @@ class Problem:
     seed: int = 0
 
     def splits(self, rules: Any) -> Split:
-        """Write rules of single features, a `Best`, at the middle of their gaps or lowest cuts."""
+        """Convert rules of features, a `Best`, to splits in the middle of gaps or lowest cuts."""
         feature = self.columns.features[rules.feature]
         offset = self.design.offset[feature]
         low = offset + position_below(rules.split)
@@ -98,7 +98,7 @@ def pose(
     Raises
     ------
     ValueError
-        If constraints look at the path, or the prior weighs each rule apart.
+        If constraints depend on the path, or the prior weights each rule differently.
     """
     require_weighs(model.prior, "The greedy modal tree", "nodes")
     design, leaf, constraints = model.design, model.leaf, model.constraints
@@ -130,19 +130,19 @@ def _require_greedy(prior: TreePrior, constraints: Constraints) -> None:
     constraints.require_free_leaves("Greedy modal trees")
     if constraints.looks_at_path:
         raise ValueError(
-            "Greedy modal trees do not look at the path: keep_together, features_at_depth and "
-            "before need an exact or a Metropolis tree."
+            "Greedy modal trees do not support constraints on paths: keep_together, "
+            "features_at_depth and before need an exact or a Metropolis tree."
         )
     if constraints.judges_cuts:
         raise ValueError(
-            "Greedy modal trees look at all cuts of a feature: refused and allows_rule need an "
-            "exact or a Metropolis tree."
+            "Greedy modal trees use all cuts of a feature: refused and allows_rule need an exact "
+            "or a Metropolis tree."
         )
     if weighs_each_cut(prior) or not {"num_rows", "log_num_features"}.issuperset(prior.node_facts):
         raise ValueError(
-            f"Greedy modal trees cannot weigh rules by the {type(prior).__name__}'s feature_weights"
-            f", functions, over='rules' or choice='chronological': use an exact or a Metropolis "
-            f"tree."
+            f"Greedy modal trees cannot weight rules by the {type(prior).__name__}'s "
+            "feature_weights, functions, over='rules' or choice='chronological': use an exact or a "
+            "Metropolis tree."
         )
 
 

@@ -1,8 +1,9 @@
 """The stored entries of a level of nodes, by node, feature and value.
 
-Entries are sorted by feature and value once. Every level keeps the entries of its nodes' rows, node
-after node; the next level keeps their order, as for the rows of a dense table. Rows without an
-entry in a feature are not listed, so memory and time of a level are linear in entries and rows.
+Entries are sorted by feature and value once. Every level stores the entries of its nodes' rows,
+node after node; the next level preserves their order, as for the rows of a dense table. Rows
+without an entry in a feature are not listed, so memory and time of a level are linear in entries
+and rows.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class SparseColumns(RowGroups):
     Attributes
     ----------
     features
-        int [d]; their places in the design: all are there.
+        int [d]; their places in the design: all of them.
     is_used
         bool [d]; features that rules may use.
     design
@@ -44,7 +45,7 @@ class SparseColumns(RowGroups):
     def of(
         cls, design: SparseDesign, leaf: Leaf, y: np.ndarray, allowed: np.ndarray
     ) -> "SparseColumns":
-        """Lay out the features that are allowed, bool [d]."""
+        """Lay out the allowed features, bool [d]."""
         return cls(
             row_leaf_statistics(leaf, y, design.weights),
             design.weights if design.has_weights else None,
@@ -58,12 +59,12 @@ class SparseColumns(RowGroups):
 class SparseLevel(Level):
     """Nodes of one depth; e entries of their rows.
 
-    The one array in ``rows`` has the rows of each segment in any order.
+    The only array in ``rows`` contains the rows of each segment in any order.
 
     Attributes
     ----------
     num_rows
-        Rows of the whole table n.
+        Number of rows of the whole table, n.
     row, feature, code
         int32 [e]; the entries by segment, feature and value (see `SparseDesign`).
     """
@@ -108,7 +109,7 @@ def _(
     place = np.full(level.num_segments, -1)
     place[segments] = np.arange(len(segments))
 
-    # 1 for left, 2 for right, 0 for rows of leaves: first as if no row had an entry.
+    # 1 for left, 2 for right, 0 for rows of leaves: initially as if no row had an entry.
     zero_left = goes_left(number, design.zero_code[feature])
     side_of_zero = np.append(np.where(zero_left, 1, 2), 0).astype(np.int8)
     side = np.zeros(columns.num_rows, np.int8)

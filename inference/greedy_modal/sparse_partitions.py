@@ -1,7 +1,7 @@
 """The best rule of every node of a sparse level.
 
-The entries of one node and feature are a *group*. With the group's rows of value zero as one more
-entry, whose statistics are the node's less those of the others, the search treats a group like a
+The entries of one node and feature are a *group*. The group's rows of value zero are one more
+entry, with the node's statistics minus those of the others. The search then treats a group like a
 node of a dense column: groups are scored by the same cumulative sums, all features at once. A
 feature without an entry in a node is constant there and has no rule.
 """
@@ -29,7 +29,7 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
     groups = _Groups.of(level)
     if not len(groups.node):
         return best
-    # Pieces bound the memory that a search needs beside the entries.
+    # Pieces bound the memory of a search besides the entries.
     pieces = np.searchsorted(groups.start, np.arange(0, len(level.row), _GROUPS_A_PIECE))
     bounds = np.unique(np.append(pieces, len(groups.node))).tolist()
     of_pieces = in_threads(
@@ -44,7 +44,7 @@ def best_sparse_rules(problem: Problem, level: SparseLevel) -> Best:
     best.num_features[:] = np.bincount(node[num_rules > 0], minlength=level.num_segments)
     log_rule = log_rules(problem, level, num_rules, best.num_features, node, feature)
     score = np.where(num_rules > 0, score + log_rule, -np.inf)
-    # The groups of a node lie side by side, in order of the feature, as a feature's rows do.
+    # The groups of a node are contiguous, in order of the feature, like a feature's rows.
     searched, first = np.unique(node, return_index=True)
     start = np.append(first, len(node))
     place, _, _ = best_positions(replace(level, start=start), [score])
@@ -72,7 +72,7 @@ class _Groups(NamedTuple):
 
     @classmethod
     def of(cls, level: SparseLevel) -> "_Groups":
-        """Find where node or feature change."""
+        """Find the changes of node or feature."""
         node, feature = level.segment_of_row.take(level.row), level.feature
         is_first = np.ones(len(node), bool)
         is_first[1:] = (node[1:] != node[:-1]) | (feature[1:] != feature[:-1])
@@ -80,7 +80,7 @@ class _Groups(NamedTuple):
         return cls(np.append(start, len(node)), node[start], feature[start])
 
     def at(self, first: int, stop: int) -> "_Groups":
-        """Take a run of groups."""
+        """Select a run of groups."""
         return _Groups(
             self.start[first : stop + 1], self.node[first:stop], self.feature[first:stop]
         )
@@ -96,7 +96,7 @@ def _best_of_groups(problem: Problem, level: SparseLevel, groups: _Groups) -> tu
     has_zero = size < np.diff(level.start)[groups.node]
     num_before = np.cumsum(has_zero) - has_zero
 
-    # Where entries and zeros go: a missing value, whose code is -1, lies below zero too.
+    # Places of entries and zeros: a missing value, whose code is -1, is below zero, too.
     is_above = code > np.repeat(zero_code, size)
     shift = np.repeat(num_before, size) + (is_above & np.repeat(has_zero, size))
     place = np.arange(len(code)) + shift
@@ -120,7 +120,7 @@ def _best_of_groups(problem: Problem, level: SparseLevel, groups: _Groups) -> tu
     has_missing = design.has_missing[groups.feature]
     as_columns = Columns(
         np.stack([with_zeros(values, total) for values, total in pairs]),
-        counts,  # whose sums are no numbers of positions: see `_SumsOfCounts`
+        counts,  # whose sums are not numbers of positions: see `_SumsOfCounts`
         np.zeros(1, np.int64),
         codes[None],
         np.array([has_missing.any()]),

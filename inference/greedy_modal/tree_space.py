@@ -1,7 +1,7 @@
 """The weighted tree space: likely trees of different structure (Nuti et al. 2021, section 4).
 
 The greedy tree is grown once from each of the k most probable partitions of the root. The trees'
-probabilities, normalised over the trees found, weigh their predictions.
+probabilities, normalised over the trees found, weight their predictions.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ def tree_space(
     num_roots
         Partitions of a node to grow from, k, including the trivial one; fewer if there are fewer.
     lookahead
-        Levels of splits by which rules are valued. If more than one, a tree is also grown without
-        lookahead, and the better of the two is kept; so is one without hyperplanes.
+        Levels of splits by which rules are scored. If more than one, a tree is also grown without
+        lookahead, and the better of the two is kept; likewise for hyperplanes.
     root_levels
-        1 for the k best partitions of the root; 2 to try also the k best ones of both its children,
+        1 for the k best partitions of the root; 2 also tries the k best ones of both its children,
         in all combinations: at most k + k^3 trees.
 
     Returns
@@ -78,7 +78,7 @@ def tree_space(
 
 
 def distinct_trees(trees: Sequence[GreedyTree]) -> list[GreedyTree]:
-    """Sort trees from the most probable on, and keep each once."""
+    """Sort trees, the most probable first, and keep each once."""
     distinct = {}
     for each in sorted(trees, key=lambda tree: -tree.log_joint):
         normals = [plane.normal for plane in each.hyperplane if plane is not None]
@@ -99,7 +99,7 @@ def numbered(trees: Sequence[GreedyTree], num_features: int) -> tuple[list[Greed
     Returns
     -------
     trees
-        With the feature d + i at splits by the i-th normal.
+        The trees, with the feature d + i at splits by the i-th normal.
     normals
         float64 [h, d]; in the order of the trees and their slots.
     """
@@ -122,7 +122,7 @@ def _partitions(problem: Problem, node: Level, num_partitions: int, lookahead: i
     if not np.isfinite(choice.best.score[0]) or not may_split(problem, node)[0]:
         return [trivial]
     rules = rules_ahead(problem, node, lookahead)
-    if problem.prior.counts_partitions:  # rules that part the rows alike are one
+    if problem.prior.counts_partitions:  # rules that split the rows alike are one
         _, first = np.unique(partition_of_rules(problem, node, rules), return_index=True)
         rules = rules.at(np.sort(first))
     if choice.best.is_oblique[0]:  # better than all other rules
@@ -144,7 +144,7 @@ def keep_used_features(
     trees
         The trees with features numbered as in it.
     features
-        int [k]; the features' places in the sparse table, at least one: the first where no tree
+        int [k]; the features' places in the sparse table, at least one: the first if no tree
         splits.
     """
     used = np.unique(np.concatenate([each.tree.feature for each in trees]))
@@ -159,10 +159,10 @@ def keep_used_features(
 
 
 def as_posterior(problem: Problem, trees: list[GreedyTree], y: np.ndarray) -> Posterior:
-    """Weigh trees by their probabilities, as draws [1, trees] of a posterior.
+    """Weight trees by their probabilities, as draws [1, trees] of a posterior.
 
-    The statistics of a leaf hold the rows that its prior has absorbed too (smoothing), so that they
-    predict as the leaf does. The log evidence is not known: NaN.
+    The statistics of a leaf include the rows absorbed by its prior (smoothing), so that they
+    predict like the leaf. The log evidence is not known: NaN.
     """
     batch = Tree.concatenate([each.tree.reshape(1) for each in trees])
     num_statistics = trees[0].statistics.shape[1]

@@ -33,7 +33,7 @@ def compile_weights(prior: TreePrior, num_features: int) -> None:
 
 
 def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
-    """Rows in each node, float64 [K]."""
+    """Return the rows in each node, float64 [K]."""
     counts = problem.columns.counts
     if counts is None:
         return np.diff(level.start).astype(float)
@@ -41,7 +41,7 @@ def _rows_of_nodes(problem: Problem, level: Level) -> np.ndarray:
 
 
 def log_stop_of_nodes(problem: Problem, level: Level, num_features: np.ndarray) -> np.ndarray:
-    """Log weight of stopping in every node, float64 [K]."""
+    """Return the log weight of stopping in every node, float64 [K]."""
     num_nodes = level.num_segments
     node = Node(
         np.full((num_nodes, 1), float(level.depth)),
@@ -76,14 +76,14 @@ def count_by_column(problem: Problem, num_rules: np.ndarray) -> tuple[np.ndarray
 
 
 def log_rules_of_features(problem, level, num_rules, num_features) -> np.ndarray:
-    """Log weight of one rule of each feature in every node, float64 [K, d]."""
+    """Return the log weight of one rule of each feature in every node, float64 [K, d]."""
     node = np.arange(len(num_rules))[:, None]
     feature = np.broadcast_to(problem.columns.features, num_rules.shape)
     return log_rules(problem, level, num_rules, num_features, node, feature)
 
 
 def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndarray:
-    """Log weight of one rule of some features in some nodes, which all weigh the same.
+    """Return log weights of single rules of given features in given nodes.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
     num_features
         int [K]; columns with an available rule.
     node
-        int [p, ...]; the node's number in the level, of a shape that broadcasts.
+        int [p, ...]; index of the node in the level, of a shape that broadcasts.
     feature
-        int [p, ...]; the feature's place in the design.
+        int [p, ...]; index of the feature in the design.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def log_rules(problem, level, num_rules, num_features, node, feature) -> np.ndar
 
 
 class LawOfCuts:
-    """Log weights of single rules, for a prior that weighs cuts of one feature apart."""
+    """Log weights of single rules, for a prior that weights cuts of one feature differently."""
 
     def __init__(self, problem: Problem, level: Level, num_features: np.ndarray | None):
         self.problem, self.level = problem, level
@@ -135,13 +135,13 @@ class LawOfCuts:
     def of(
         cls, problem: Problem, level: Level, num_features: np.ndarray | None = None
     ) -> "LawOfCuts | None":
-        """Get the law, or None where all cuts of a feature weigh the same (see `best_rules`)."""
+        """Return the weights, or None if cuts of a feature have equal ones (see `best_rules`)."""
         if "log_width_share" not in problem.prior.rule_facts or not level.rows:
             return None
         return cls(problem, level, num_features)
 
     def log_rules(self, f: int, codes: np.ndarray, cuts: list[Cuts]) -> list[np.ndarray]:
-        """Log weight of the rule at each position, for each side of missing values, [a]."""
+        """Return log weights of the rules at all positions, by side of missing values, [a]."""
         problem, level = self.problem, self.level
         feature = int(problem.columns.features[f])
         flat = problem.design.offset[feature] + np.maximum(codes, 0)

@@ -1,7 +1,7 @@
-"""Class probabilities of leaves drawn from their posterior, beside those that are integrated out.
+"""Class probabilities of leaves drawn from their posterior, besides those integrated out.
 
-Given a tree the class probabilities of a leaf have the law Dirichlet(counts + concentration). In
-the mean over many trees a draw of them predicts what their mean does.
+Given a tree, the class probabilities of a leaf are Dirichlet(counts + concentration). Averaged over
+many trees, predictions by draws agree with those by means.
 
 References
 ----------
@@ -22,7 +22,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 
 @pytree_dataclass
 class DrawnClasses:
-    """A leaf family that predicts by probabilities that were drawn.
+    """A leaf family that predicts with drawn probabilities.
 
     The statistics are the class counts and the drawn probabilities behind them, [..., 2 c].
     """
@@ -33,21 +33,21 @@ class DrawnClasses:
 
     @in_float64
     def draw(self, rng_key: jax.Array, counts: np.ndarray) -> np.ndarray:
-        """Draw probabilities given counts [..., c], and make statistics of both."""
+        """Draw probabilities given counts [..., c], and return statistics of both."""
         posterior = np.asarray(counts) + np.asarray(self.leaf.concentration)
         drawn = jax.random.dirichlet(rng_key, posterior)
         return np.concatenate([counts, np.asarray(drawn)], axis=-1)
 
     def posterior_mean(self, statistics: Any) -> Any:
-        """Drawn probability of each class, [..., c]."""
+        """Return the drawn probability of each class, [..., c]."""
         return statistics[..., statistics.shape[-1] // 2 :]
 
     def predictive(self, statistics: Any) -> Any:
-        """Categorical distribution of the drawn probabilities."""
+        """Return the categorical distribution of the drawn probabilities."""
         return dist.Categorical(probs=self.posterior_mean(statistics))
 
     def mean_law(self, statistics: Any, label: Any = None) -> Any:
-        """Law that the probability of a class was drawn from."""
+        """Return the distribution from which the probability of a class was drawn."""
         return self.leaf.mean_law(statistics[..., : statistics.shape[-1] // 2], label)
 
     def sample(self, rng_key: jax.Array, statistics: Any) -> Any:

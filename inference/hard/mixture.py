@@ -1,6 +1,6 @@
 """The exact posterior predictive of new rows: a finite mixture over subproblems.
 
-Each kind of rows, those that all trees treat alike, has its own weights on a shared list of leaves
+Each kind of rows (rows that all trees treat alike) has its own weights on a shared list of leaves
 (see `bdtppl.inference.pcfg.paths`); a leaf contributes the predictive distribution of its family.
 Means and probabilities are sums; quantiles of real targets are found by bracketing on a grid and
 false position.
@@ -32,12 +32,12 @@ from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.wording import listed
 
 _GRID = 24
-_MOST_COUNTS = 1 << 12  # whose cdfs are tabulated
-_MANY_LEAVES = 2000  # of a kind of rows
+_MOST_COUNTS = 1 << 12  # counts whose cdfs are tabulated
+_MANY_LEAVES = 2000  # leaves of a kind of rows
 _SPECKS = 1e-5  # probability
 _WEIGHT_BUCKETS = 8 * 60 + 2  # of weights
-_TAIL = 1e-9  # probability of counts that scores leave out
-_KINDS_AT_ONCE = 512  # whose weights are held
+_TAIL = 1e-9  # probability of counts that scores omit
+_KINDS_AT_ONCE = 512  # kinds whose weights are in memory
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class LeafMixture:
 
     @in_float64
     def mean(self) -> np.ndarray:
-        """Predictive mean [m], or class probabilities [m, c]."""
+        """Return the predictive mean [m], or class probabilities [m, c]."""
         return (self.weights @ leaf_means(self.leaf, self.statistics))[self.kind]
 
     @in_float64
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log predictive density or probability of one target per row, float64 [m]."""
+        """Return the log predictive density or probability of one target per row, float64 [m]."""
         weights = self.weights[self.kind]
         entries, length = weights.indices, np.diff(weights.indptr)
         predictive = self.leaf.predictive(_padded(self.statistics[entries]))
         targets = padded(np.repeat(np.asarray(y), length), padded_size(len(entries)))
         each = np.log(weights.data) + np.asarray(predictive.log_prob(targets))[: len(entries)]
-        # Far from all leaves densities are too small for a float, but their logs are not.
+        # Densities far from all leaves underflow, but their logs do not.
         largest = np.maximum.reduceat(each, weights.indptr[:-1])
         scaled = np.exp(each - np.repeat(largest, length))
         return largest + np.log(np.add.reduceat(scaled, weights.indptr[:-1]))
 
     @in_float64
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        """Return the probability of a real target of at most y, one for each row, float64 [m]."""
         weights, leaves = self._with_laws(self.weights)
         return leaves.mixed(weights, self.kind, np.asarray(y, np.float64))[0]
 
@@ -96,7 +96,7 @@ class LeafMixture:
         num_draws
             Draws of each row.
         first_row
-            Number of the first row in a larger table: draws of a row depend on its number alone.
+            Index of the first row in a larger table: draws of a row depend on its index alone.
         """
         key_leaf, key_target = jax.random.split(rng_key)
         first = first_row * num_draws
@@ -104,7 +104,7 @@ class LeafMixture:
         return draw_targets(key_target, self.leaf, self.statistics[chosen], first).T
 
     def _chosen(self, uniform: np.ndarray) -> np.ndarray:
-        """Leaves that numbers in [0, 1) choose at each row, int64 [m, draws]."""
+        """Return the leaves that numbers in [0, 1) choose at each row, int64 [m, draws]."""
         weights = self.weights
         chosen = np.empty(uniform.shape, np.int64)
         sparse = weights.data, weights.indices, weights.indptr
@@ -113,9 +113,9 @@ class LeafMixture:
 
     @in_float64
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of real targets, float64 [m, probabilities].
+        """Return quantiles of real targets, float64 [m, probabilities].
 
-        Bracketed on a grid, then found by Newton's method, which falls back on halving the bracket.
+        They are bracketed on a grid, then found by Newton's method, with bisection as a fallback.
         """
         weights, leaves = self._with_laws(self._without_specks())
         result, is_discrete = np.empty((weights.shape[0], len(probabilities))), self._is_discrete
@@ -132,7 +132,7 @@ class LeafMixture:
 
     @property
     def _ends(self) -> tuple[float, float]:
-        """Where brackets of quantiles begin: they do not depend on the rows."""
+        """Return the initial brackets of quantiles, which do not depend on the rows."""
         means = leaf_means(self.leaf, self.statistics)
         means = means[np.isfinite(means)]
         low, high = (means.min(), means.max()) if len(means) else (0.0, 0.0)
@@ -141,7 +141,7 @@ class LeafMixture:
 
     @property
     def _least_width(self) -> float:
-        """Width of a law, where it is known: targets may be of any scale."""
+        """Return a distribution's width, if known, because targets may have any scale."""
         if self._is_discrete:
             return 1.0
         if _FAST_CDFS.get(type(self.leaf.predictive(self.statistics[:1]))) is not StudentLaws:
@@ -151,15 +151,15 @@ class LeafMixture:
 
     @in_float64
     def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of the mean of a row's targets, float64 [m, probabilities].
+        """Return quantiles of the mean of a row's targets, float64 [m, probabilities].
 
-        The mean is a mixture, over trees, of the leaves' own (`Leaf.mean_law`). Of classes these
-        are quantiles of each one's probability, [m, c, probabilities].
+        The mean has a mixture, over trees, of the leaves' distributions (`Leaf.mean_law`). For
+        classes these are quantiles of each one's probability, [m, c, probabilities].
 
         Raises
         ------
         ValueError
-            If the leaf family has no law of its mean.
+            If the leaf family has no distribution of its mean.
         """
         weights, leaf = self.weights, self.leaf
 
@@ -175,18 +175,18 @@ class LeafMixture:
         except NotImplementedError:
             able = [name for name, c in LEAF_FAMILIES.items() if c.mean_law is not Leaf.mean_law]
             raise ValueError(
-                f"A {type(leaf).__name__} has no law of a leaf's mean (its method mean_law), which "
-                f"intervals of means and class probabilities need; {listed(able)} have it."
+                f"A {type(leaf).__name__} has no distribution of a leaf's mean (method mean_law), "
+                f"which intervals of means and class probabilities need; {listed(able)} have it."
             ) from None
 
     @in_float64
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """Continuous ranked probability score of one real target per row, float64 [m].
+        """Return the continuous ranked probability score of one real target per row, float64 [m].
 
         Raises
         ------
         ValueError
-            If the leaves' predictives are no Student-t laws.
+            If the leaves' predictives are not Student-t distributions.
         """
         weights, laws = self._with_laws(self._without_specks())
         if self._is_discrete:  # sum (F(k) - 1{y <= k})^2 over the counts k, as far as there is mass
@@ -196,8 +196,8 @@ class LeafMixture:
             return ((mixed[self.kind] - (np.asarray(y)[:, None] <= counts)) ** 2).sum(axis=1)
         if not isinstance(laws, StudentLaws):
             raise ValueError(
-                f"The continuous ranked probability score is known for Student-t predictives, and "
-                f"those of a {type(self.leaf).__name__} are none."
+                "The continuous ranked probability score needs Student-t predictives, which a "
+                f"{type(self.leaf).__name__} does not have."
             )
         return mixture_crps(np.asarray(y), self.kind, weights, laws)
 
@@ -206,7 +206,7 @@ class LeafMixture:
         return bool(getattr(self.leaf, "is_discrete", False))
 
     def _with_laws(self, weights: Any) -> tuple[Any, Any]:
-        """Weights over the leaves that have any, and the laws of these."""
+        """Return weights over the leaves that have any, and the distributions of these."""
         is_used = np.zeros(weights.shape[1], bool)
         is_used[weights.indices] = True
         place, used = (np.cumsum(is_used) - 1)[weights.indices], np.flatnonzero(is_used)
@@ -214,10 +214,10 @@ class LeafMixture:
         return csr_array(*over_used), _leaf_cdfs(self.leaf, self.statistics[used])
 
     def _without_specks(self) -> csr_array:
-        """Leave out leaves that together hold less than 1e-8 of a kind's probability.
+        """Omit leaves that together have less than 1e-8 of a kind's probability.
 
-        Of kinds with thousands of leaves, those that together hold less than 1e-5: each leaf costs
-        a distribution function at every point.
+        The limit is 1e-5 for kinds with thousands of leaves, because each leaf costs a distribution
+        function at every point.
         """
         weights = self.weights.copy()
         number = np.diff(weights.indptr)
@@ -230,9 +230,9 @@ class LeafMixture:
 
 @numba.njit(cache=True, nogil=True)
 def _drop_specks(weights, pointers, many, most_lost):
-    """Set the least weights of rows with many to 0, while these add up to less than most_lost.
+    """Set the least weights of rows with many to 0, while their sum is less than most_lost.
 
-    Weights of a row add up to 1. They are not sorted, but put into buckets of similar ones.
+    Weights of a row sum to 1. They are not sorted, but grouped in buckets of similar ones.
     """
     shares = np.empty(_WEIGHT_BUCKETS)
     for row in range(len(pointers) - 1):
@@ -243,7 +243,7 @@ def _drop_specks(weights, pointers, many, most_lost):
         for weight in own:
             shares[_bucket(weight)] += weight
         bucket, lost = _WEIGHT_BUCKETS - 1, shares[_WEIGHT_BUCKETS - 1]
-        while lost < most_lost:  # the first bucket is never reached: all add up to 1
+        while lost < most_lost:  # the first bucket is never reached: all sum to 1
             bucket -= 1
             lost += shares[bucket]
         for place in range(len(own)):
@@ -253,7 +253,7 @@ def _drop_specks(weights, pointers, many, most_lost):
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _bucket(weight):
-    """Bucket of a weight in [0, 1]: eight for each power of 2, the least weights in the last."""
+    """Return the bucket of a weight in [0, 1]: eight per power of 2, the least weights last."""
     if weight < 2.0**-60:
         return _WEIGHT_BUCKETS - 1
     return max(int(-8 * np.log2(weight)), 0)
@@ -261,7 +261,7 @@ def _bucket(weight):
 
 @numba.njit(cache=True, nogil=True)
 def _choose_leaves(weights, leaves, pointers, kind, uniform, most_leaves, chosen):
-    """Write the leaf that each number [m, draws] falls on, by the weights of the row's kind."""
+    """Write the leaf that each number [m, draws] selects, by the weights of the row's kind."""
     running = np.empty(most_leaves)
     for row in range(len(kind)):
         begin, end = pointers[kind[row]], pointers[kind[row] + 1]
@@ -276,9 +276,9 @@ def _choose_leaves(weights, leaves, pointers, kind, uniform, most_leaves, chosen
 
 
 class PiecedMixture(InPieces, LeafMixture):
-    """Mixtures of m rows of u kinds whose weights are found when needed, of some kinds at a time.
+    """Mixtures of m rows of u kinds, whose weights are computed when needed, in pieces.
 
-    Memory does not grow with the rows but by their codes and what is returned.
+    Memory grows with the rows only by their codes and the results.
 
     Parameters
     ----------
@@ -296,12 +296,12 @@ class PiecedMixture(InPieces, LeafMixture):
     num_kinds: int
 
     def _weights_of(self, kinds: slice) -> csr_array:
-        """Weights of some kinds, sparse float64 [kinds, l]."""
+        """Return weights of some kinds, sparse float64 [kinds, l]."""
         raise NotImplementedError
 
     @property
     def weights(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Weights of all kinds, sparse float64 [u, l]."""
+        """Return weights of all kinds, sparse float64 [u, l]."""
         return self._weights_of(slice(None))
 
     def _pieces(self) -> Iterator[tuple[np.ndarray, LeafMixture]]:
@@ -345,7 +345,7 @@ class _MeanOf:
 
 
 def _padded(statistics: np.ndarray) -> jax.Array:
-    """Lengthen [l, ...], so that few shapes are compiled."""
+    """Pad [l, ...], so that few shapes are compiled."""
     return padded(statistics, padded_size(len(statistics)))
 
 
@@ -366,13 +366,13 @@ def _parameters_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
 
 
 def _predictive_parameters(leaf: Leaf, statistics: np.ndarray) -> dict[str, np.ndarray]:
-    """Parameters of the leaves' predictives, [l] each, by NumPyro's names for them."""
+    """Return parameters of the leaves' predictives, [l] each, by NumPyro's names for them."""
     numbers = _parameters_of(leaf, _padded(statistics))
     return {name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()}
 
 
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
-    """Predictive means of leaves with statistics [l, s], [l] or [l, c]."""
+    """Return predictive means of leaves with statistics [l, s], [l] or [l, c]."""
     return np.asarray(_mean_of(leaf, _padded(statistics)))[: len(statistics)]
 
 
@@ -384,12 +384,12 @@ class _Cdfs:
         self.name = type(getattr(leaf, "leaf", leaf)).__name__
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """CDF of some leaves at y, which broadcast against each other.
+        """Return the CDF of some leaves at y, which broadcast against each other.
 
         Raises
         ------
         ValueError
-            If the law has no cdf, or one that is not a number.
+            If the distribution has no cdf, or one that is not a number.
         """
         try:
             shape = np.broadcast_shapes(np.shape(leaf), np.shape(y))
@@ -403,13 +403,13 @@ class _Cdfs:
         return require_cdf(cdf.reshape(shape), f"the predictive of a {self.name}")
 
     def cdfs(self, which: np.ndarray, points: np.ndarray) -> np.ndarray:
-        """CDFs of some leaves, int [k], at all points, float64 [k, points]."""
+        """Return CDFs of some leaves, int [k], at all points, float64 [k, points]."""
         return self.cdf(which[:, None], points[None])
 
     def mixed(
         self, weights: Any, kinds: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """CDF and density of mixtures (`StudentLaws.mixed`)."""
+        """Return CDF and density of mixtures (`StudentLaws.mixed`)."""
         some = weights[kinds]
         at = some.indices, np.repeat(values, np.diff(some.indptr))
         cdf, density = (
@@ -419,26 +419,26 @@ class _Cdfs:
         return cdf, density
 
     def _density(self, leaf: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Say 0, so that brackets are halved: not every law has a density."""
+        """Return 0, so that brackets are halved: not every distribution has a density."""
         return np.zeros(len(y))
 
 
 class _ScipyCdfs(_Cdfs):
-    """Laws [l] of a family of `scipy.stats`, with its parameters [l] in their order there."""
+    """Distributions [l] of a family of `scipy.stats`, with parameters [l] in their order there."""
 
     def __init__(self, family: Any, *numbers: np.ndarray):
         self._family, self._numbers = family, numbers
         self.name = f"{family.name} leaf"
 
     def cdf(self, leaf: Any, y: np.ndarray) -> np.ndarray:
-        """CDF of some laws at y, which broadcast against each other."""
+        """Return the CDF of some distributions at y, which broadcast against each other."""
         return self._family.cdf(y, *(each[leaf] for each in self._numbers))
 
     def _density(self, leaf: np.ndarray, y: np.ndarray) -> np.ndarray:
         return self._family.pdf(y, *(each[leaf] for each in self._numbers))
 
 
-# Made of the parameters of NumPyro's laws, by their names there.
+# Made from the parameters of NumPyro's distributions, by their names there.
 _FAST_CDFS: dict[type, Callable[..., StudentLaws | _ScipyCdfs]] = {
     dist.StudentT: StudentLaws,
     dist.Beta: lambda concentration1, concentration0: _ScipyCdfs(
@@ -459,7 +459,7 @@ def _leaf_cdfs(leaf: Any, statistics: np.ndarray) -> StudentLaws | _Cdfs:
 
 @in_float64
 def leaf_cdf(leaf: Leaf, statistics: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Predictive CDF of leaves [l, s] at one target each, float64 [l]."""
+    """Return the predictive CDF of leaves [l, s] at one target each, float64 [l]."""
     return _leaf_cdfs(leaf, statistics).cdf(np.arange(len(y)), y)
 
 
@@ -468,7 +468,7 @@ def _brackets(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Widen a grid, in units of y, until it brackets every kind's quantiles.
 
-    Yields kinds that it brackets, int [a], the grid [points], and their CDFs on it, [a, points].
+    Yields bracketed kinds, int [a], the grid [points], and their CDFs on it, [a, points].
     """
     low, high = ends
     kinds, every = np.arange(weights.shape[0]), np.arange(weights.shape[1])
@@ -493,7 +493,7 @@ def _solve(
     probability: float,
     is_discrete: bool,
 ) -> np.ndarray:
-    """Quantile of each kind of rows, whose CDF on the grid is ``cdf`` [u, grid]; [u]."""
+    """Return the quantile of each kind of rows, whose CDF on the grid is ``cdf`` [u, grid]; [u]."""
     kinds = np.arange(len(cdf))
     place = np.clip((cdf < probability).sum(axis=1), 1, len(grid) - 1)
     low, high = grid[place - 1], grid[place]

@@ -1,8 +1,8 @@
-"""Groups of trees that part the training rows alike, in every node or in the leaves alone.
+"""Groups of trees that split the training rows alike, in every node or in the leaves alone.
 
-A cut moves within the gap between two values of a node's rows without changing what the training
-rows say of it. On a grid such trees may be many, each with a small part of what they have together.
-Trees whose splits stand in another order may have the same leaves: they are one partition.
+A cut can move within the gap between two values of a node's rows without changing the likelihood. A
+grid may have many such trees, each with a small part of their total probability. Trees with another
+order of splits may have the same leaves: they are one partition.
 """
 
 from hashlib import blake2b
@@ -15,18 +15,18 @@ from bdtppl.models.hard.tree import Tree, route
 Grouping = Literal["tree", "partition"]
 """What is one: a tree, or all trees whose leaves hold the same training rows."""
 
-_PAIRS = 1 << 22  # pairs of a tree and a row that are looked at together
+_PAIRS = 1 << 22  # pairs of a tree and a row that are compared together
 
 
 def group(trees: Tree, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group trees that differ in the order of their slots alone.
+    """Group trees that differ only in the order of their slots.
 
     Parameters
     ----------
     trees
         Batch [t].
     threshold
-        float64 [t, k]; what stands for the thresholds; NaN where there is none.
+        float64 [t, k]; representatives of the thresholds; NaN if there is none.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def group(trees: Tree, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group trees that part rows alike, in every node and by the same features.
+    """Group trees that split rows alike, in every node and by the same features.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarr
     Returns
     -------
     first, index
-        As `group` has them.
+        As in `group`.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def group_by_rows(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def group_by_leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group trees whose leaves hold the same sets of rows, in whatever order of splits.
+    """Group trees whose leaves contain the same sets of rows, in any order of splits.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def group_by_leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.nda
     Returns
     -------
     first, index
-        As `group` has them.
+        As in `group`.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def group_by_leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _greatest_on_the_left(trees: Tree, matrix: np.ndarray) -> np.ndarray:
-    """Find the greatest value of the node's rows that goes left at each split, float64 [t, k]."""
+    """Return the greatest value of the node's rows that goes left at each split, float64 [t, k]."""
     num_trees, capacity = trees.feature.shape
     greatest = np.full((num_trees, capacity), -np.inf)
     tree, row = np.divmod(np.arange(num_trees * len(matrix)), max(1, len(matrix)))

@@ -1,8 +1,8 @@
-"""The result of every inference over hard trees: weighted draws that predict and diagnose.
+"""The result of every inference over hard trees: weighted draws with predictions and diagnostics.
 
-A posterior holds draws of trees on chain and draw axes, the sufficient statistics of the training
-rows in every node, and the log evidence where the inference knows it. Leaf parameters are
-integrated out: everything about the targets follows from the statistics and the leaf family.
+A posterior stores draws of trees on chain and draw axes, the sufficient statistics of the training
+rows in every node, and the log evidence if the inference computes it. Leaf parameters are
+integrated out: all results on the targets follow from the statistics and the leaf family.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,10 +38,10 @@ class RankedTrees:
     statistics
         float64 [rank, k, s]; statistics of the training rows in each slot.
     log_joint
-        float64 [rank]; log weights of the grammar and leaf log marginals, summed.
+        float64 [rank]; sum of the prior's log weights and leaf log marginals.
     probability
-        float64 [rank]; posterior probability. Where trees that differ by cuts inside gaps of rows
-        alone are one entry, that of all of them; the log joint is that of one.
+        float64 [rank]; posterior probability. If trees that differ only by cuts inside gaps of rows
+        are one entry, it is that of all of them, and the log joint is that of one.
     """
 
     trees: Tree
@@ -65,9 +65,9 @@ class RankedTrees:
         )
 
     def by_rows(self, matrix: np.ndarray) -> "RankedTrees":
-        """Keep the first of trees that part rows [n, d] alike, with the probability of all.
+        """Keep the first of trees that split rows [n, d] alike, with the probability of all.
 
-        They keep their order, or are in that of their probability where no log joint is known.
+        They keep their order, or are ordered by probability if no log joint is known.
         """
         first, index = group_by_rows(self.trees, matrix)
         of_all = np.bincount(index, self.probability)
@@ -76,9 +76,9 @@ class RankedTrees:
         return replace(self[first[order]], probability=of_all[order])
 
     def by_leaves(self, matrix: np.ndarray) -> "RankedTrees":
-        """Keep the first of trees whose leaves hold the same rows [n, d], with their probability.
+        """Keep the first of trees whose leaves contain the same rows [n, d], with their sum.
 
-        Those of the greatest probability together come first.
+        They are ordered by total probability.
         """
         first, index = group_by_leaves(self.trees, matrix)
         of_all = np.bincount(index, self.probability)
@@ -125,11 +125,11 @@ class Posterior:
     y
         Targets [n]; class indices for classification.
     log_evidence, log_evidence_se
-        Log evidence under the normalised prior and its standard error (0 where exact).
+        Log evidence under the normalised prior and its standard error (0 if exact).
     log_weights
         float64 [chain, draw], or None for equal weights.
     smoothing
-        Share of a row that the prior of its leaf holds for each level of splits above the leaf.
+        Share of a row that its leaf's prior absorbs for each level of splits above the leaf.
     """
 
     trees: Tree
@@ -144,7 +144,7 @@ class Posterior:
     log_weights: np.ndarray | None = None
     smoothing: float = 0.0
 
-    has_pointwise_likelihood: ClassVar[bool] = True  # other than in some soft trees
+    has_pointwise_likelihood: ClassVar[bool] = True  # unlike some soft trees
 
     @classmethod
     def of(
@@ -215,7 +215,7 @@ class Posterior:
 
     @property
     def bytes_a_row(self) -> int:
-        """What one row takes in temporary arrays of predictions: of each draw, and its leaf."""
+        """Bytes per row in temporary arrays of predictions, for each draw and its leaf."""
         return (10 + self.statistics.shape[-1]) * 8 * self.trees.num_nodes.size
 
     @property
@@ -236,7 +236,7 @@ class Posterior:
     def distinct(self) -> tuple[np.ndarray, np.ndarray]:
         """First draw of each distinct tree, int [tree], and the tree of each draw [chain, draw].
 
-        Trees that differ in the order of their slots alone are one.
+        Trees that differ only in the order of their slots are one.
         """
         trees = self.trees.reshape(-1)
         first, tree = group(trees, trees.threshold)
@@ -244,15 +244,15 @@ class Posterior:
 
     @cached_property
     def structures(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `distinct`, where trees are one that differ by cuts inside gaps of rows alone.
+        """Like `distinct`, but trees that differ only by cuts inside gaps of rows are one.
 
-        The first draw of each is the first of those that have the highest log joint.
+        The first draw of each is the first among those with the highest log joint.
         """
         return self._joined(group_by_rows)
 
     @cached_property
     def partitions(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `structures`, where trees are one whose leaves hold the same training rows."""
+        """Like `structures`, but trees whose leaves contain the same training rows are one."""
         return self._joined(group_by_leaves)
 
     def _joined(self, group_trees: Callable) -> tuple[np.ndarray, np.ndarray]:
@@ -263,17 +263,17 @@ class Posterior:
         return first[best[chosen]], index[tree]
 
     def scores(self, draws: np.ndarray, name: str = "log_joint") -> np.ndarray:
-        """Look a sample statistic of some draws up, NaN where it is not known."""
+        """Return a sample statistic of some draws, NaN if it is not known."""
         if name not in self.sample_stats:
             return np.full(len(draws), np.nan)
         return self.sample_stats[name].ravel()[draws]
 
     @cached_property
     def ranked(self) -> RankedTrees:
-        """The distinct trees among the draws by log joint; their probability is that of the draws.
+        """Return the distinct trees among the draws by log joint, with probabilities of the draws.
 
-        Where draws have no log joint (trees edited at random) they are ranked by probability, then
-        by log likelihood, and their log joint is NaN. See `distinct`.
+        Draws without a log joint (trees edited at random) are ranked by probability, then by log
+        likelihood, and their log joint is NaN. See `distinct`.
         """
         first, tree = self.distinct
         probability = np.bincount(tree.ravel(), self.weights.ravel())
@@ -296,28 +296,28 @@ class Posterior:
         Raises
         ------
         TypeError
-            If the leaf family is no `DirichletCategorical`.
+            If the leaf family is not a `DirichletCategorical`.
         """
         if not isinstance(self.leaf, DirichletCategorical):
             kind = type(self.leaf).__name__
-            raise TypeError(f"Only leaves of a DirichletCategorical can be drawn; got a {kind}.")
+            raise TypeError(f"leaf must be a DirichletCategorical for drawn leaves; got a {kind}.")
         leaf: Any = DrawnClasses(self.leaf)
         return replace(self, leaf=leaf, statistics=leaf.draw(rng_key, self.statistics))
 
     def predictive(self, matrix: np.ndarray, *, by_draw: bool = False) -> LeafMixture:
-        """Mix the leaves that rows [m, d] fall into, over the draws.
+        """Return the mixture over the draws of the leaves that rows [m, d] reach.
 
         Parameters
         ----------
         matrix
             Rows.
         by_draw
-            Whether equal trees keep statistics of their own, as where leaves are drawn.
+            Whether equal trees keep separate statistics, as for drawn leaves.
         """
         weights = self.weights.ravel()
         ranked = self.listed(np.arange(len(weights)), weights) if by_draw else self.ranked
         num_trees, capacity = ranked.statistics.shape[:2]
-        # Rows that fall into the same leaves of all trees are of one kind.
+        # Rows that reach the same leaves of all trees are of one kind.
         leaves = route(ranked.trees, matrix).T
         first, kind = distinct_rows(leaves)
         entries = (leaves[first] + np.arange(num_trees) * capacity).ravel()
@@ -338,7 +338,7 @@ class Posterior:
         seed
             Seed of the resampling.
         chains, draws
-            How the draws are laid out; their order is random.
+            Layout of the draws; their order is random.
         """
         chosen = systematic_resampling(seed, self.weights.ravel(), chains * draws)
         chosen = chosen.reshape(chains, draws)
@@ -355,20 +355,20 @@ class Posterior:
         )
 
     def leaf_statistics(self, matrix: np.ndarray) -> np.ndarray:
-        """Statistics of the leaves that rows fall into, float64 [chain, draw, m, s]."""
+        """Return statistics of the leaves that rows reach, float64 [chain, draw, m, s]."""
         slots = route(self.trees, matrix)
         return np.take_along_axis(self.statistics, slots[..., None], axis=2)
 
     def means(self, matrix: np.ndarray) -> np.ndarray:
-        """Means of a new target in the leaves that rows fall into, [chain, draw, m].
+        """Return means of a new target in the leaves that rows reach, [chain, draw, m].
 
-        Class probabilities [chain, draw, m, c] where targets are classes.
+        Class probabilities [chain, draw, m, c] if targets are classes.
         """
         with jax.enable_x64(True):
             return np.asarray(self.leaf.posterior_mean(self.leaf_statistics(matrix)))
 
     def mean(self, matrix: np.ndarray) -> np.ndarray:
-        """Posterior mean of a new target at rows, [m], or class probabilities, [m, c]."""
+        """Return the posterior mean of a new target at rows, [m], or probabilities, [m, c]."""
         return np.tensordot(self.weights, self.means(matrix), axes=2)
 
     def sample_predictive(self, rng_key: jax.Array, matrix: np.ndarray) -> np.ndarray:
@@ -376,12 +376,12 @@ class Posterior:
         return draw_targets(rng_key, self.leaf, self.leaf_statistics(matrix))
 
     def log_likelihood(self) -> np.ndarray:
-        """Pointwise log likelihood of the training rows, float64 [chain, draw, n].
+        """Return the pointwise log likelihood of the training rows, float64 [chain, draw, n].
 
-        With the leaf parameters integrated out a row's likelihood given a tree and all other rows
-        is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates right: a
-        row that the prior of its leaf holds a share of leaves that, too. A row has the power of its
-        weight, and is left out with all of it.
+        With the leaf parameters integrated out, a row's log likelihood given a tree and all other
+        rows is log m(leaf) - log m(leaf without the row), which makes leave-one-out estimates
+        right. A share of the row that the leaf's prior absorbed is left out, too. The likelihood is
+        raised to the power of the row's weight, and the row is left out with its full weight.
         """
         with jax.enable_x64(True):
             own = np.asarray(self.leaf.statistics(self.y, self.row_weights.astype(float)))

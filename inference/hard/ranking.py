@@ -1,8 +1,8 @@
 """The most probable trees, by lazy enumeration.
 
-The best tree follows the best choice at every node (Sullivan et al. 2023, section 5.4 and Algorithm
+The best tree makes the best choice at every node (Sullivan et al. 2023, section 5.4 and Algorithm
 2). The next ones are found lazily: every node has a heap of candidates, each a choice with the
-ranks of its children's trees. Only heaps on the way to the k best trees are built (Huang and Chiang
+ranks of its children's trees. Only heaps needed for the k best trees are built (Huang and Chiang
 2005, algorithm 3).
 """
 
@@ -17,7 +17,7 @@ STOP = -1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree below a node: its choice, and which of its children's trees it takes.
+    """A tree below a node: its choice, and the ranks of its children's trees.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Candidate:
 
 
 class Choices(Protocol):
-    """What nodes may do, given the weight of the best tree below each."""
+    """Choices of nodes, given the weight of the best tree below each."""
 
     def candidates(self, node: Any) -> list[Candidate]:
         """List stopping and all rules of a node, each with the best trees below."""
@@ -56,7 +56,7 @@ class Choices(Protocol):
 
 
 class _Ranked:
-    """Trees below a node, as far as they are known.
+    """Trees below a node found so far.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class _Ranked:
     found
         Trees in order.
     num_expanded
-        How many of them have handed their successors to the heap.
+        Number of trees whose successors are in the heap.
     """
 
     def __init__(self, heap: list[Candidate]):
@@ -74,20 +74,20 @@ class _Ranked:
         self.num_expanded = 0
 
     def settles(self, rank: int) -> bool:
-        """Whether the tree of a rank is found, or known not to exist."""
+        """Return whether the tree of a rank is found, or known not to exist."""
         is_exhausted = not self.heap and self.num_expanded == len(self.found)
         return rank < len(self.found) or is_exhausted
 
 
 class _Ranking:
-    """Ranked trees below every node asked for, found on demand."""
+    """Ranked trees below every requested node, found on demand."""
 
     def __init__(self, choices: Choices):
         self.choices = choices
         self.ranked: dict[Any, _Ranked] = {}
 
     def get(self, key: Any, rank: int) -> Candidate | None:
-        """Find the tree of one rank below a node, or None where there are fewer."""
+        """Return the tree of one rank below a node, or None if there are fewer."""
         # Trees can be deeper than Python's stack, so a list replaces recursion.
         wanted = [(key, rank)]
         while wanted:
@@ -124,7 +124,7 @@ class _Ranking:
         children = self.choices.children(node, tree.choice)
         ranks = tree.left_rank, tree.right_rank
         steps = [(ranks[0], ranks[1] + 1)]
-        if ranks[1] == 0:  # each pair of ranks is reached by one way only
+        if ranks[1] == 0:  # each pair of ranks is reached in only one way
             steps.append((ranks[0] + 1, 0))
         wanted = [pair for step in (ranks, *steps) for pair in zip(children, step, strict=True)]
         waits_for = [
@@ -156,7 +156,7 @@ def ranked_trees(choices: Choices, root: Any) -> Iterator[tuple[float, list[tupl
         queue, made = [(root, rank)], []
         for node, rank_below in queue:
             chosen = ranking.get(node, rank_below)
-            assert chosen is not None  # the tree above takes it
+            assert chosen is not None  # the tree above uses it
             made.append((node, chosen.choice))
             if chosen.choice != STOP:
                 left, right = choices.children(node, chosen.choice)

@@ -1,6 +1,6 @@
-"""Trees of a batch of chains or particles as arrays of one capacity, and how they change shape.
+"""Trees of a batch of chains or particles as arrays of one capacity, and their changes of shape.
 
-Slot 0 is the root, children lie side by side and after their parent, and slots in use come first.
+Slot 0 is the root, children are adjacent and come after their parent, and slots in use come first.
 All functions work on a whole batch; b chains, k slots.
 """
 
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 
     @property
     def left(self) -> Any:
-        """Slot of the left child, which the right one follows, int32 [b, k]; 0 where none is."""
+        """Slot of the left child, just before the right one, int32 [b, k]; 0 if none."""
         return self.nodes[..., _LEFT]
 
     @property
@@ -79,17 +79,17 @@ class Shape(NamedTuple):
 
     @property
     def is_split(self) -> jax.Array:
-        """Slots that hold a split, bool [b, k]."""
+        """Slots with a split, bool [b, k]."""
         return self.rule != LEAF
 
     @property
     def is_leaf(self) -> jax.Array:
-        """Slots that hold a leaf, bool [b, k]."""
+        """Slots with a leaf, bool [b, k]."""
         return self.is_used & ~self.is_split
 
     @property
     def has_leaves(self) -> jax.Array:
-        """Slots that hold a split whose children are both leaves, bool [b, k]."""
+        """Slots with a split whose children are both leaves, bool [b, k]."""
         is_leaf = self.is_leaf
         both = is_leaf & jnp.roll(is_leaf, -1, axis=1)  # of a left child and the slot after it
         return self.is_split & jnp.take_along_axis(both, self.left, axis=1)
@@ -109,7 +109,7 @@ def heap_order(is_split: np.ndarray) -> np.ndarray:
 
 
 def places(shape: Shape) -> jax.Array:
-    """Numbers of the slots, int32 [1, k]."""
+    """Return numbers of the slots, int32 [1, k]."""
     return jnp.arange(shape.capacity, dtype=jnp.int32)[None]
 
 
@@ -123,7 +123,7 @@ def with_capacity(shape: Shape, capacity: int) -> Shape:
 def running_count(flags: jax.Array) -> jax.Array:
     """Count flags [b, k] up to each one along the second axis, int32 [b, k].
 
-    Two products of matrices: `jnp.cumsum` becomes dozens of small operations on a CPU.
+    Two matrix products: `jnp.cumsum` becomes dozens of small operations on a CPU.
     """
     size = flags.shape[1]
     blocks = -(-size // _FLAGS_A_PRODUCT)
@@ -142,20 +142,20 @@ def roots(num_chains: int, capacity: int) -> Shape:
 
 
 def with_rules(shape: Shape, is_new: jax.Array, rule: jax.Array) -> Shape:
-    """Give some slots, bool [b, k], other rules, int32 [b, k] or [b, 1]."""
+    """Set other rules in some slots, bool [b, k], int32 [b, k] or [b, 1]."""
     rule = jnp.where(is_new, rule, shape.rule)
     return shape._replace(nodes=jnp.concatenate([rule[..., None], shape.nodes[..., 1:]], axis=2))
 
 
 def _put(shape: Shape, slot: jax.Array, *node: Any) -> Shape:
-    """Write one node a chain."""
+    """Write one node of each chain."""
     values = jnp.stack([jnp.broadcast_to(jnp.int32(value), slot.shape) for value in node], axis=1)
     is_there = (places(shape) == slot[:, None])[..., None]
     return shape._replace(nodes=jnp.where(is_there, values[:, None], shape.nodes))
 
 
 def _cleared(shape: Shape) -> Shape:
-    """Forget what stands in unused slots."""
+    """Reset unused slots."""
     unused = jnp.array(_UNUSED, jnp.int32)[None, None]
     return shape._replace(nodes=jnp.where(shape.is_used[..., None], shape.nodes, unused))
 
@@ -178,12 +178,12 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     shape
         The trees; later slots move down by two.
     source
-        int32 [b, k]; the slot that each one was.
+        int32 [b, k]; the previous slot of each one.
     """
     old = shape.nodes[jnp.arange(len(slot)), slot]
     gone = old[:, _LEFT, None, None]
     source = jnp.minimum(places(shape) + 2 * (places(shape) >= gone[:, 0]), shape.capacity - 1)
-    # Slots that are named beyond the ones that go move down as well.
+    # Slots after the removed ones move down as well.
     is_slot = jnp.array([[[False, True, True, False]]])
     nodes = shape.nodes - jnp.where(is_slot & (shape.nodes > gone), 2, 0)
     nodes = jnp.take_along_axis(nodes, source[..., None], axis=1)
@@ -194,15 +194,15 @@ def pruned(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
 def rotated(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     """Lift a split of each tree, int32 [b], over its parent, which becomes one of its children.
 
-    The three subtrees below the two keep their order from left to right, and the slots are numbered
-    anew, breadth first.
+    The three subtrees below the two keep their order from left to right, and the slots are
+    renumbered, breadth first.
 
     Returns
     -------
     shape
         The trees.
     source
-        int32 [b, k]; the slot that each one was.
+        int32 [b, k]; the previous slot of each one.
     """
     chain, is_right = jnp.arange(len(slot)), slot % 2 == 0
     parent, lifted = shape.parent[chain, slot], shape.nodes[chain, slot]
@@ -247,7 +247,7 @@ def select_trees(condition: jax.Array, one, other):
 def branched(
     shape: Shape, is_wanted: jax.Array, rule: jax.Array
 ) -> tuple[Shape, jax.Array, jax.Array, jax.Array]:
-    """Split several leaves of each tree at once, where there is room for all their children.
+    """Split several leaves of each tree at once, if there is room for all their children.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def branched(
     above
         int32 [b, k, 1]; the slots above these.
     is_full
-        bool [b]; trees without room, which stay as they are.
+        bool [b]; trees without room, which do not change.
     """
     capacity, chain = shape.capacity, jnp.arange(len(shape.size))[:, None]
     is_full = shape.size + 2 * is_wanted.sum(axis=1) > capacity
@@ -301,9 +301,9 @@ def cut_back(
     Returns
     -------
     shape
-        The trees; the slots that stay move together and keep their order.
+        The trees; the remaining slots are compacted in order.
     moved
-        Moves values [b, k, ...] of slots along with them.
+        Function that moves values [b, k, ...] of slots accordingly.
     """
     chain = jnp.arange(len(shape.size))[:, None]
     is_kept = shape.is_used & ~is_gone

@@ -1,4 +1,4 @@
-"""From the trees of chains and particles to `Tree`, and back."""
+"""Conversion of the trees of chains and particles to `Tree`, and back."""
 
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from bdtppl.models.hard.packed_model import PackedModel, children, thresholds
 from bdtppl.models.hard.tree import Tree
 from bdtppl.models.wording import threshold_text
 
-_NODES = 1 << 13  # nodes that are settled at once, at most
+_NODES = 1 << 13  # most nodes that are settled at once
 _ENTRIES_SETTLED = 1 << 25  # nodes times rows or rules
 
 
@@ -38,13 +38,13 @@ class WrittenOut(NamedTuple):
 
 
 def root_rows(model: PackedModel, shape: Shape) -> jax.Array:
-    """Put all rows into the roots, uint64 [b, k, W]; nothing is handed down yet."""
+    """Put all rows into the roots, uint64 [b, k, W]; other nodes are empty."""
     rows = jnp.zeros((*shape.rule.shape, len(model.every_row)), model.every_row.dtype)
     return rows.at[:, 0].set(model.every_row)
 
 
 def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Array):
-    """Hand rows down from parents to children, and mark what lies below changed nodes."""
+    """Pass rows down from parents to children, and mark nodes below changed ones."""
     chain = jnp.arange(len(shape.size))
 
     def settle(slot, carry):
@@ -63,7 +63,7 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
 
 @jax.jit
 def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
-    """Threshold and statistics of each slot, [m, k] and [m, k, s]."""
+    """Return the threshold and statistics of each slot, [m, k] and [m, k, s]."""
     size = shape.rule.shape
     rows, _ = hand_down(model, shape, root_rows(model, shape), shape.is_used)
     flat = rows.reshape(-1, rows.shape[-1])
@@ -74,7 +74,7 @@ def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array
 
 @in_float64
 def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
-    """Make trees of the structures of m states.
+    """Make trees from the structures of m states.
 
     Parameters
     ----------
@@ -97,15 +97,15 @@ def write_out(model: PackedModel, shape: Shape) -> WrittenOut:
 
 
 def as_shape(model: PackedModel, design: Design, trees: Tree, capacity: int) -> Shape:
-    """Take trees [m] as states of chains; a threshold goes to the nearest cut that parts alike.
+    """Convert trees [m] to states of chains; a threshold becomes the nearest equivalent cut.
 
-    A split that parts nothing gets a rule that is never available.
+    A split with an empty side gets a rule that is never available.
 
     Raises
     ------
     ValueError
         If a tree needs more slots than the capacity, splits on a feature that does not exist, or
-        parts rows that the design has in one bin.
+        separates rows in one bin of the design.
     """
     if capacity < int(trees.num_nodes.max()):
         raise ValueError(
@@ -125,14 +125,14 @@ def as_shape(model: PackedModel, design: Design, trees: Tree, capacity: int) -> 
 
 
 def _in_one_bin(design: Design, feature: int, threshold: float) -> str:
-    """Say that a threshold lies between rows of one bin."""
+    """Raise: a threshold is between rows of one bin."""
     start, stop = design.offset[feature : feature + 2]
     cuts = design.cut_threshold[start + 1 : stop]
     nearest = sorted(cuts[np.argsort(np.abs(cuts - threshold))[:2]])
     cut, *others = map(threshold_text, (threshold, *nearest))
     return (
-        f"A tree splits {design.names[feature]!r} at {cut}, between rows that the design has in "
-        f"one bin; its next cuts are {' and '.join(others)}. Take one of these, or bins=None."
+        f"A tree splits {design.names[feature]!r} at {cut}, between rows of one bin of the design; "
+        f"its next cuts are {' and '.join(others)}. Use one of these, or bins=None."
     )
 
 

@@ -1,7 +1,7 @@
-"""Two kernels in turn: a cheap one at most steps, another one now and then.
+"""Two kernels in turn: a cheap one at most steps, and another one periodically.
 
-All chains take the same kernel at a step, so that only this one is computed. Steps that each leave
-the target as it is do so one after the other.
+All chains use the same kernel at a step, so only this one is computed. A sequence of steps that
+each leave the target invariant leaves it invariant, too.
 """
 
 from typing import Any

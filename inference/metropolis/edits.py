@@ -1,8 +1,8 @@
 """Metropolis-Hastings over sequences of edits of a tree.
 
-A chain's state is a sequence of edits (see `EditTree`). A proposal goes back to a uniform point of
-the sequence, forgets what follows and edits on by the prior, so the acceptance probability is the
-ratio of likelihoods times R = d / d', d being one more than the number of edits.
+A chain's state is a sequence of edits (see `EditTree`). A proposal truncates the sequence at a
+uniform point and continues editing from the prior, so the acceptance probability is the ratio of
+likelihoods times R = d / d', where d is one more than the number of edits.
 
 References
 ----------
@@ -38,7 +38,7 @@ _SPLIT, _MERGE, _CHANGE = range(3)
 
 
 class EditState(NamedTuple):
-    """Sequences of edits of b chains; M is the most edits there is room for.
+    """Sequences of edits of b chains; M is the capacity in edits.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class EditState(NamedTuple):
     num_edits
         int32 [b].
     tree
-        The trees that the edits lead to.
+        The trees that result from the edits.
     """
 
     slot: jax.Array
@@ -63,12 +63,12 @@ class EditState(NamedTuple):
 
     @property
     def log_prior(self) -> jax.Array:
-        """Zeros [b], since the prior cancels from the acceptance probability; NaN as the tree's."""
+        """Zeros [b], because the prior cancels from the acceptance; NaN like the tree's."""
         return jnp.where(jnp.isnan(self.tree.log_prior), jnp.nan, 0.0)
 
     @property
     def log_likelihood(self) -> jax.Array:
-        """Log marginals of the leaves, summed, float64 [b]."""
+        """Sum of log marginals of the leaves, float64 [b]."""
         return self.tree.log_likelihood
 
     def with_capacity(self, capacity: int) -> "EditState":
@@ -80,7 +80,7 @@ class EditState(NamedTuple):
 
 @pytree_dataclass
 class RegrowEdits:
-    """A kernel that takes back the edits after a uniform point and edits on by the prior.
+    """A kernel that truncates the edits at a uniform point and continues from the prior.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def initial_edits(model: PackedModel, shape: Shape, num_chains: int, max_edits: 
 
 
 def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
-    """Make one edit [b] in each tree; also the slot that each one was, int32 [b, k]."""
+    """Make one edit [b] in each tree; also return the previous slot of each one, int32 [b, k]."""
     chain, place = jnp.arange(len(slot)), places(shape)
     is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
     smaller, source = pruned(shape, slot)
@@ -139,7 +139,7 @@ def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Ar
 
 
 def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
-    """Make the first edits of each sequence, as many as [b] says."""
+    """Make the first edits of each sequence, with their number in [b]."""
     start = with_capacity(start, state.shape.capacity)
     shape = jax.tree.map(lambda a: jnp.repeat(a, len(num_edits), axis=0), start)
 
@@ -153,7 +153,7 @@ def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
 def edited(
     rng_keys: jax.Array, model: PackedModel, state: EditState, edit_probability: jax.Array
 ) -> tuple[EditState, jax.Array]:
-    """Go on editing by the prior.
+    """Continue editing from the prior.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ def edited(
     model
         The model.
     state
-        Where to go on from.
+        Initial states.
     edit_probability
         Probability of each further edit.
 
     Returns
     -------
     state
-        The sequences at their ends.
+        The final sequences.
     overflows
         bool [b]; whether there was no room for an edit or for its tree.
     """
@@ -209,10 +209,11 @@ def edited(
 def _with_drawn_rule(
     rng_keys: jax.Array, model: PackedModel, old: State, slot, is_merge, is_wanted
 ) -> tuple[jax.Array, State]:
-    """Edit a node of each tree that is wanted, by a rule that leaves the tree possible.
+    """Edit a node of each selected tree, by a rule that leaves the tree possible.
 
-    Rules are drawn until one does. A split's own rule does, and so do all rules of a leaf. A weight
-    that is no number is taken at once, and no further edit is made: it is found in the prior then.
+    Rules are drawn until one leaves the tree possible; a split's own rule does, and so do all rules
+    of a leaf. A weight that is not a number is used at once, and ends the edits: the prior then
+    detects it.
     """
     chain = jnp.arange(len(slot))
     log_rules = node_weights(model, old.rows[chain, slot], old.shape.depth[chain, slot]).log_rules

@@ -17,16 +17,16 @@ def stepping_stones(log_likelihood: np.ndarray, powers: np.ndarray) -> tuple[flo
     Parameters
     ----------
     log_likelihood
-        float64 [chain, draw, t]; of the trees under each power.
+        float64 [chain, draw, t]; log likelihoods of the trees under each power.
     powers
         float64 [t]; from 0 to 1.
 
     Returns
     -------
     log_evidence, standard_error
-        The error is that of the sum of all stones, by the delta method: it allows for
-        autocorrelation along a chain and for that between powers, which exchange their trees. NaN
-        where there are fewer than 4 draws.
+        The error is that of the sum of all stones, by the delta method. It includes autocorrelation
+        along a chain and correlation between powers, which exchange their trees. NaN for fewer than
+        4 draws.
     """
     log_weights = np.diff(powers) * log_likelihood[..., :-1]
     highest = log_weights.max(axis=(0, 1))

@@ -1,8 +1,8 @@
 """Trees grown top-down from a prior: open nodes stop or split until none is left.
 
-An open node stops or takes a rule with the prior's weight of it, over the sum of all its weights.
-Where these sums are not one, a tree's prior weight is its probability of being grown times the sums
-of all its nodes.
+An open node stops or uses a rule with the prior's weight, over the sum of all its weights. A tree's
+prior weight is its probability of being grown times the sums of all its nodes, which may differ
+from one.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from bdtppl.inference.metropolis.state import State, at_nodes, summed
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights
 from bdtppl.models.hard.packed_model import PackedModel, children
 
-ANY, SPLIT = -2, -1  # what an open node may do; else the feature that it must split on
+ANY, SPLIT = -2, -1  # choices of an open node; other values name the feature that it must split on
 
 
 class GrownTrees(NamedTuple):
@@ -32,7 +32,7 @@ class GrownTrees(NamedTuple):
     log_normaliser
         float64 [b, k]; log of the sum of the prior's weights at nodes that were open.
     overflows
-        bool [b]; whether a tree would need more slots than there are, and was not grown to its end.
+        bool [b]; whether a tree would need more slots than there are, and is incomplete.
     """
 
     state: State
@@ -48,13 +48,13 @@ def grow_from_prior(model: PackedModel, start: State, is_open, wanted, uniform) 
     model
         The model.
     start
-        Trees; sums over nodes need not be settled, nor the scores of open nodes.
+        Trees; sums over nodes and scores of open nodes may be unset.
     is_open
         bool [b, k]; leaves to grow from.
     wanted
-        int32 [b, k]; what each of them may do: `ANY`, `SPLIT`, or split on the feature named.
+        int32 [b, k]; allowed choices of each leaf: `ANY`, `SPLIT`, or the feature to split on.
     uniform
-        float64 [b, k]; the random number that decides what the node in each slot does.
+        float64 [b, k]; the random number that decides the choice of the node in each slot.
     """
 
     def settle(nodes, rows, wanted, uniform):
@@ -96,8 +96,8 @@ def grow_from_prior(model: PackedModel, start: State, is_open, wanted, uniform) 
 def grown_trees(rng_keys: jax.Array, model: PackedModel, *, capacity: int) -> GrownTrees:
     """Grow whole trees from the prior, one for each key [b].
 
-    A slot's random number depends on its key and number alone, so more room changes no tree that
-    had enough.
+    A slot's random number depends on its key and number alone, so more room changes only trees that
+    lacked it.
     """
     num_trees = len(rng_keys)
     shape = roots(num_trees, capacity)
@@ -113,7 +113,7 @@ def _uniform_of_slots(rng_key: jax.Array, slots: jax.Array) -> jax.Array:
 
 
 def log_normalisers(model: PackedModel, state: State, flags: jax.Array) -> jax.Array:
-    """Log of the sum of the prior's weights at some nodes, float64 [b, k]; 0 elsewhere."""
+    """Return the log of the sum of the prior's weights at some nodes, else 0, [b, k]."""
 
     def normalise(nodes, rows):
         weights = node_weights(model, rows, Shape(nodes, None).depth)
@@ -128,7 +128,7 @@ def _log_sum(log_stop: jax.Array, log_rules: jax.Array) -> jax.Array:
 
 
 def draw_choice(log_weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Draw an item by its weight [m, items], int32 [m]; the first where all weights are zero."""
+    """Draw an item by its weight [m, items], int32 [m]; the first if all weights are zero."""
     top = log_weights.max(axis=1, keepdims=True)
     weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
     running = jnp.cumsum(weights, axis=1)

@@ -21,10 +21,10 @@ class Proposal(NamedTuple):
     Attributes
     ----------
     state
-        The proposal: `State`, or what has its ``shape``, ``log_prior`` and ``log_likelihood``.
+        The proposal: a `State`, or an object with ``shape``, ``log_prior`` and ``log_likelihood``.
     log_ratio
-        float64 [b]; log of the probability of proposing back over that of proposing; -inf where
-        nothing can be proposed.
+        float64 [b]; log of the reverse proposal probability over the forward one; -inf if nothing
+        can be proposed.
     move
         int32 [b]; place in the kernel's `names`.
     overflows
@@ -43,9 +43,9 @@ class NamedKernel(NamedTuple):
     Attributes
     ----------
     make
-        Makes it.
+        Constructor of the kernel.
     in_words
-        How it proposes trees, to be read after its name.
+        Description of its proposals, which follows its name.
     """
 
     make: Callable[[], Any]
@@ -57,7 +57,7 @@ KERNELS: dict[str, NamedKernel] = {}
 
 
 class Kernel(Protocol):
-    """A way to propose trees: a pytree with these members.
+    """A proposal distribution of trees: a pytree with these members.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ class Kernel(Protocol):
         state: State,
         power: jax.Array,
     ) -> Proposal:
-        """Propose a state to each of b chains, with keys [b], at the step with a number.
+        """Propose a state for each of b chains, with keys [b], at a numbered step.
 
-        The likelihood counts to a power, float64 [b].
+        The power of the likelihood is float64 [b].
         """
         ...
 
@@ -97,7 +97,8 @@ class Info(NamedTuple):
     overflows
         bool [b]; whether the tree would have needed more slots than there are, and was rejected.
     is_undefined
-        bool [b]; whether the prior's weight of the tree was not a number, and it was rejected.
+        bool [b]; whether the prior's weight of the tree was not a number, and the tree was
+        rejected.
     """
 
     move: jax.Array
@@ -119,11 +120,11 @@ def step(
     Parameters
     ----------
     rng_keys
-        Keys [b], one a chain.
+        Keys [b], one per chain.
     number
         Number of the step.
     state
-        Where the chains are.
+        States of the chains.
     model
         The model.
     kernel
@@ -166,7 +167,7 @@ class Tally(NamedTuple):
 
     @classmethod
     def zero(cls, num_chains: int, num_moves: int) -> "Tally":
-        """Count nothing yet."""
+        """Return zero counts."""
         moves = jnp.zeros((num_chains, num_moves), jnp.int32)
         none = jnp.zeros(num_chains, jnp.int32)
         return cls(moves, moves, none, none)
@@ -192,9 +193,9 @@ def steps(
     kernel: Kernel,
     power: jax.Array,
 ) -> tuple[State, Tally]:
-    """Make the steps from one number up to another, and count what became of them.
+    """Make the steps from one number up to another, and count their outcomes.
 
-    A step's keys [b] are made from those of the chains and its number.
+    A step's keys [b] are derived from those of the chains and its number.
     """
 
     def one(i, carry):

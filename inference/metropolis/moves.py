@@ -6,10 +6,10 @@ uniformly among those with an available rule, then uniformly among the feature's
 
 A rotation lifts a split over its parent, as in a binary search tree (Gramacy and Lee 2008, Bayesian
 treed Gaussian process models with an application to computer modeling; here of any two features).
-Where both split on one feature the leaves keep their rows: a chain gets from "x < 1.5" above
-"x < 2.5" to the reverse order, and may prune then. The split is uniform among those below the root;
-lifting its former parent takes the move back, and the number of splits does not change, so the
-ratio of the proposals is one.
+If both split on one feature, the leaves keep their rows: a chain moves from "x < 1.5" above "x <
+2.5" to the reverse order, and may prune then. The split is uniform among those below the root;
+lifting its former parent reverses the move, and the number of splits does not change, so the ratio
+of the proposals is one.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _GROW, _PRUNE, *_ = range(len(MOVES))
 # Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
 DENISON: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.25, "shift": 0.25}
-# Chipman's, with rotations in place of some swaps and changes.
+# Chipman's moves, with rotations instead of some swaps and changes.
 ROTATING: Mapping[str, float] = {
     "grow": 0.25,
     "prune": 0.25,
@@ -64,17 +64,17 @@ class LocalMoves:
         Raises
         ------
         ValueError
-            If a name is unknown, a probability is not a number of at least 0, all are 0, or of grow
-            and prune only one is there. Without these two the shape of a tree never changes.
+            If a name is unknown, a probability is not a number of at least 0, all are 0, or only
+            one of grow and prune is given. Without these two the shape of a tree never changes.
         """
         unknown = sorted(set(moves) - set(MOVES))
         if unknown:
-            raise ValueError(f"moves names {unknown[0]!r}; there are {', '.join(MOVES)}.")
+            raise ValueError(f"moves must name some of {', '.join(MOVES)}; got {unknown[0]!r}.")
         share = np.array([float(moves.get(name, 0.0)) for name in MOVES])
         if not np.isfinite(share).all() or (share < 0).any() or not share.sum() > 0:
             raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
         if (share[_GROW] > 0) != (share[_PRUNE] > 0):
-            raise ValueError("moves must hold both grow and prune, or neither.")
+            raise ValueError("moves must contain both grow and prune, or neither.")
         with np.errstate(divide="ignore"):
             return cls(np.log(share / share.sum()))
 
@@ -88,9 +88,9 @@ class LocalMoves:
     ) -> Proposal:
         """Propose one move in each chain (see `Kernel`).
 
-        All chains resize their trees, or all make the same other move: only this work is done.
-        Each chain chooses by itself to grow or to prune: each of the two alone does not leave the
-        posterior invariant, and chains that all grow at a time would not be independent.
+        All chains resize their trees, or all make the same other move, so only this work is done.
+        Each chain chooses by itself to grow or to prune: neither move alone leaves the posterior
+        invariant, and chains that all grow at a time would not be independent.
         """
         uniform = jax.vmap(lambda key: jax.random.uniform(key, (4,)))(rng_keys)
         ends = jnp.cumsum(jnp.exp(self.log_probability))
@@ -110,7 +110,7 @@ def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _log_law(model: PackedModel, available: Available, rule: jax.Array) -> jax.Array:
-    """Log probability of drawing a rule at a node, float64 [b]."""
+    """Return the log probability of drawing a rule at a node, float64 [b]."""
     rules = available.num_column_rules[jnp.arange(len(rule)), model.column[rule]]
     return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_columns, 1))
 
@@ -133,7 +133,7 @@ def _draw_cut(
 def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     """Exchange the rules of a split and its parent, and return the parent's slot.
 
-    Where both children of the parent have the same rule, both get the parent's.
+    If both children of the parent have the same rule, both get the parent's.
     """
     chain, place = jnp.arange(len(slot)), places(shape)
     parent = shape.parent[chain, slot]
@@ -153,7 +153,7 @@ def _resize(model: PackedModel, state: State, move, log_probability, uniform) ->
     log_weight = log_rule(model, *_rows_and_depth(state, slot), available, rule)
     new = resized(model, state, grows, slot, rule, log_weight)
     ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
-    # Of growing; that of pruning, which takes it back, is its inverse.
+    # Ratio for growing; that of pruning, the reverse move, is its inverse.
     log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, available, rule)
     log_ratio = jnp.where(grows, log_ratio, -log_ratio) + jnp.log(count / jnp.maximum(ways_back, 1))
     overflows = grows & (count > 0) & (shape.size + 2 > shape.capacity)
@@ -194,7 +194,7 @@ def _rotate(model: PackedModel, state: State, move, log_probability, uniform) ->
 
 
 def _rows_and_depth(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Rows and depth of a node of each tree."""
+    """Return rows and depth of a node of each tree."""
     chain = jnp.arange(len(slot))
     return state.rows[chain, slot], state.shape.depth[chain, slot]
 
@@ -204,7 +204,7 @@ def _rules_at(model: PackedModel, state: State, slot: jax.Array) -> Available:
 
 
 def _rule_of(state: State, slot: jax.Array) -> jax.Array:
-    """Rule of a split of each tree, int32 [b]; 0 where there is none."""
+    """Return the rule of a split of each tree, int32 [b]; 0 if there is none."""
     return jnp.maximum(state.shape.rule[jnp.arange(len(slot)), slot], 0)
 
 
@@ -240,9 +240,9 @@ def propose(
     model
         The model.
     state
-        Where the chains are.
+        States of the chains.
     move
-        int [b]; places in `MOVES`: all those of grow and prune, or all the same.
+        int [b]; places in `MOVES`: any of grow and prune, or all the same.
     log_probability
         float64 [moves]; log probability of each of `MOVES`.
     uniform

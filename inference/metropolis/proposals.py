@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bdtppl.inference.metropolis import (  # whose kernels enter themselves
+from bdtppl.inference.metropolis import (  # importing them registers their kernels
     moves,
     redraw,
     regrow,
@@ -16,7 +16,7 @@ __all__ = ["KERNELS", "as_kernel", "moves", "redraw", "regrow", "restructure"]
 
 
 def as_kernel(proposal: Any) -> Kernel:
-    """Get a kernel.
+    """Return a kernel.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def as_kernel(proposal: Any) -> Kernel:
     TypeError
         If it is none of these.
     ValueError
-        If a name is unknown, or probabilities of moves do not make sense.
+        If a name is unknown, or probabilities of moves are invalid.
 
     Examples
     --------

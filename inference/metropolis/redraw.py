@@ -1,14 +1,14 @@
 """Proposals that redraw subtrees of at most two levels from their posterior.
 
-A chain picks every third level of its tree, and on these levels every node whose subtree has at
-most two levels of splits gets another such subtree, drawn given the node's rows and path: a leaf, a
+A chain picks every third level of its tree. On these levels, every node whose subtree has at most
+two levels of splits gets another such subtree, drawn given the node's rows and path: a leaf, a
 split, or a split with one split on either side or both. No such subtree reaches a picked level
-below its own. So the same nodes would be picked on the way back, and the draw is a step of Gibbs
-sampling over all these subtrees.
+below its own, so the reverse move would pick the same nodes, and the draw is a Gibbs step over all
+these subtrees.
 
-Their weights are those of the posterior, but for what leaves two levels below a node could do,
-which is guessed (`bdtppl.models.hard.node_scores.side_stops`), and for what a prior or a monotone
-constraint says of a tree as a whole. The acceptance probability makes up for both.
+Their weights are those of the posterior with two exceptions: further splits of leaves two levels
+below a node are guessed (`bdtppl.models.hard.node_scores.side_stops`), and terms of a prior or a
+monotone constraint for the whole tree are ignored. The acceptance probability corrects for both.
 
 The number of subtrees grows with the square of the number of rules, and so does the cost.
 """
@@ -32,7 +32,7 @@ from bdtppl.models.leaf_kernels import own_score
 from bdtppl.models.prior_kinds import Node, Rule
 from bdtppl.models.pytrees import pytree_dataclass
 
-_LEVELS_REDRAWN = 3  # of the nodes of a subtree, its top among them
+_LEVELS_REDRAWN = 3  # levels of the nodes of a subtree, including its top
 _MOST_RULES = 2048
 _SIDES_SCORED = 1 << 6  # sides of rules whose own rules are scored at once
 
@@ -51,7 +51,7 @@ class Redraw:
         state: State,
         power: jax.Array,
     ) -> Proposal:
-        """Propose one tree to each chain (see `Kernel`).
+        """Propose one tree for each chain (see `Kernel`).
 
         Raises
         ------
@@ -60,9 +60,9 @@ class Redraw:
         """
         if len(model.feature) > _MOST_RULES:
             raise ValueError(
-                f"Redraw weighs pairs of rules, and {len(model.feature)} rules have too many; at "
+                f"Redraw scores pairs of rules, and {len(model.feature)} rules have too many; at "
                 f"most {_MOST_RULES} are possible: use fewer bins, or another proposal, such as "
-                f"'rotating'."
+                "'rotating'."
             )
         keys = jax.vmap(jax.random.split)(rng_keys)
         first = jax.vmap(lambda key: jax.random.randint(key, (), 0, _LEVELS_REDRAWN))(keys[:, 0])
@@ -81,7 +81,7 @@ def redrawn(
     model
         The model.
     state
-        Where the chains are.
+        States of the chains.
     first
         int32 [b]; the first level, 0 to 2, on which nodes are picked.
     uniform
@@ -104,12 +104,12 @@ def redrawn(
 
 
 def _picked(shape: Shape, first: jax.Array) -> jax.Array:
-    """Nodes to redraw from, bool [b, k]."""
+    """Return nodes to redraw from, bool [b, k]."""
     return _is_low(shape) & (shape.depth % _LEVELS_REDRAWN == first[:, None])
 
 
 def _is_low(shape: Shape) -> jax.Array:
-    """Nodes with at most two levels of splits below, bool [b, k]."""
+    """Return nodes with at most two levels of splits below, bool [b, k]."""
     is_low = shape.is_leaf
     for _ in range(_LEVELS_REDRAWN - 1):
         both = is_low & jnp.roll(is_low, -1, axis=1)  # of a left child and the slot after it
@@ -118,7 +118,7 @@ def _is_low(shape: Shape) -> jax.Array:
 
 
 def _family_rules(shape: Shape) -> jax.Array:
-    """Rules of each node and of its left and right child, int32 [b, k, 3]."""
+    """Return rules of each node and of its left and right child, int32 [b, k, 3]."""
     sides = [
         jnp.where(shape.is_split, jnp.take_along_axis(shape.rule, shape.left + side, axis=1), LEAF)
         for side in range(2)
@@ -140,7 +140,7 @@ def _drawn(model: PackedModel, rows, depth, old, uniform, power) -> tuple[jax.Ar
     uniform
         float64 [m, 3]; random numbers.
     power
-        float64 [m]; of the likelihood.
+        float64 [m]; power of the likelihood.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def _drawn(model: PackedModel, rows, depth, old, uniform, power) -> tuple[jax.Ar
     rule = draw_choice(log_weights, uniform[:, 0]) + LEAF
 
     def below(rule):
-        """Log weights [2, m, 1 + R] of what both sides of a rule do."""
+        """Return log weights [2, m, 1 + R] of the choices on both sides of a rule."""
         sides = jnp.concatenate(children(model, rows, jnp.maximum(rule, 0)))
         weights = _stump_weights(model, sides, jnp.tile(depth + 1, 2), jnp.tile(power, 2))
         return weights.reshape(2, len(rows), -1)
@@ -175,7 +175,7 @@ def _drawn(model: PackedModel, rows, depth, old, uniform, power) -> tuple[jax.Ar
 
 
 def _log_below(model: PackedModel, rows: jax.Array, depth, power, is_wanted) -> jax.Array:
-    """Sum over what both sides of wanted rules [m, R] do; log, float64 [m, R]."""
+    """Return the log sum over choices on both sides of given rules [m, R]."""
     if _is_compiled(model):
         return _compiled_log_below(model, rows, depth, power, is_wanted)
     return _log_below_by_xla(model, rows, depth, power)
@@ -198,9 +198,9 @@ def _log_below_by_xla(model: PackedModel, rows: jax.Array, depth, power) -> jax.
 
 
 def _is_compiled(model: PackedModel) -> bool:
-    """Whether numba's sums serve a model: the weights follow from counts, the leaves are known.
+    """Return whether numba's sums support a model: weights depend on counts, leaves are known.
 
-    On a CPU they take a third to a fourteenth of XLA's time.
+    They need a third to a fourteenth of XLA's time on a CPU.
     """
     facts = {*model.prior.node_facts, *model.prior.rule_facts}
     reads_counts = facts <= {"log_num_features", "log_num_cuts", "log_num_feature_cuts"}
@@ -258,7 +258,7 @@ def _compiled_log_below(model: PackedModel, rows, depth, power, is_wanted) -> ja
 
 
 def _stump_weights(model: PackedModel, rows: jax.Array, depth, power) -> jax.Array:
-    """Log weights of what m nodes do on one level, float64 [m, 1 + R]: stop, or take a rule."""
+    """Return log weights of stopping and of rules for m nodes on one level, [m, 1 + R]."""
     weights = node_weights(model, rows, depth)
     log_stop = weights.log_stop + power * leaf_scores(model, rows)
     log_split = weights.log_rules + side_stops(model, rows, depth)
@@ -269,7 +269,7 @@ def _stump_weights(model: PackedModel, rows: jax.Array, depth, power) -> jax.Arr
 def _with_subtrees(
     model: PackedModel, state: State, is_top: jax.Array, rules: jax.Array
 ) -> tuple[State, jax.Array]:
-    """Put other subtrees below some nodes of each tree.
+    """Replace the subtrees below some nodes of each tree.
 
     Parameters
     ----------

@@ -1,11 +1,10 @@
 """Proposals that prune a tree's proof at a point and regrow it from the prior.
 
-The proof of a tree is the tree of choices that a top-down draw from the prior makes: what each
-node does. A proposal takes back what was chosen at one point and below it, or after it, and draws
-that anew from the prior. So the prior itself cancels from the acceptance probability: what is left
-is the ratio of likelihoods, times R = d_t / d_t' where the point is uniform among the d_t points of
-the tree t, clipped at one. Where a prior's weights at a node do not sum to one, the ratio of these
-sums enters too.
+The proof of a tree is the tree of choices of a top-down draw from the prior. A proposal discards
+the choices at one point and below it, or after it, and redraws them from the prior. The prior then
+cancels from the acceptance probability. The remainder is the ratio of likelihoods, times R = d_t /
+d_t' if the point is uniform among the d_t points of the tree t, clipped at one. If a prior's
+weights at a node do not sum to one, the ratio of these sums enters, too.
 
 References
 ----------
@@ -43,15 +42,15 @@ class Regrow:
     choice
         Which point: "root" is always the first one, so proposals are independent draws from the
         prior (q_0); "cycle" takes point 0, 1, ..., `last` in turn, step by step (q_0-n), and
-        proposes nothing where the tree has fewer points; "uniform" any of the tree's points with
-        equal probability (q_uc).
+        proposes nothing if the tree has fewer points; "uniform" any of the tree's points with equal
+        probability (q_uc).
     points
         "nodes": one point a node, 2L - 1 for L leaves. "choices": one for stopping or splitting at
         each node, and one each for the feature and the threshold of each split, 4L - 3. A split
-        that is pruned at its feature splits again; one that is pruned at its threshold keeps its
-        feature too.
+        that is pruned at its feature splits again; one that is pruned at its threshold also keeps
+        its feature.
     prune
-        "subtree": what lies below the point is regrown. "sequence": so is all that follows it in
+        "subtree": everything below the point is regrown. "sequence": so is everything after it in
         depth-first order.
     last
         n of q_0-n.
@@ -97,7 +96,7 @@ class Regrow:
         smaller, moved = cut_back(shape, is_open, is_gone)
         start = state._replace(shape=smaller, rows=moved(state.rows), scores=moved(state.scores))
         is_start = moved(is_open) & smaller.is_used
-        # Of the pruned node, what was chosen before the point stays.
+        # The pruned node keeps its choices before the point.
         kind = point - proof.first[chain, top][:, None]
         feature = model.feature[shape.rule[chain, top]][:, None]
         kept = jnp.where(kind == _THRESHOLD, feature, ANY + kind)
@@ -107,7 +106,7 @@ class Regrow:
         )
 
         is_new = new.shape.is_used & (places(shape) >= smaller.size[:, None])
-        # The sums of weights at nodes that are open at first are the same on both ways.
+        # The sums of weights at initially open nodes are the same in both directions.
         forth = _sum_at(new.log_weights, is_start | is_new) - _sum_at(log_normaliser, is_new)
         back = _sum_at(state.log_weights, is_open | is_gone)
         if not model.prior.is_normalised:
@@ -128,13 +127,13 @@ class Regrow:
         return jnp.broadcast_to(jnp.int32(number % (last + 1)), num_points.shape)
 
     def _regrown(self, shape: Shape, proof: "_Proof", is_top, first) -> tuple[jax.Array, jax.Array]:
-        """Nodes that choose anew and nodes that go, bool [b, k] each, from a point on."""
+        """Return nodes that choose again and removed nodes, bool [b, k] each."""
         is_after = shape.is_used & (proof.first > first)
         if self.prune == "subtree":
             end = first + _sum_at(proof.below, is_top)[:, None]
             return is_top, is_after & (proof.first < end)
         above = jnp.take_along_axis(proof.first, shape.parent, axis=1)
-        is_open = is_top | (is_after & (above < first))  # what hangs on nodes that stay
+        is_open = is_top | (is_after & (above < first))  # nodes below the remaining ones
         return is_open, is_after & ~is_open
 
 

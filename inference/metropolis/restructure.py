@@ -1,12 +1,12 @@
 """The restructure move of Wu, Tjelmeland and West 2007: another tree with the same leaves.
 
 The proposal has leaves with the same sets of rows and so the same likelihood, but other splits
-above them. It is built from the root down: a node that holds several of the leaves takes a rule,
-uniformly among its available ones that leave every leaf whole on one side. A tree's probability is
-the product of one over the number of these rules at each of its splits, and the current tree's, of
-being proposed back, is the same product along its own splits.
+above them. It is built from the root down: a node with several of the leaves gets a rule, uniformly
+among its available ones that leave every leaf whole on one side. A tree's proposal probability is
+the product of one over the number of these rules at each of its splits, and the reverse probability
+is the same product along the current tree's splits.
 
-Alone the move never changes the leaves: it goes with local moves (see `Alternate`).
+The move alone never changes the leaves, so it is combined with local moves (see `Alternate`).
 """
 
 from typing import ClassVar
@@ -26,7 +26,7 @@ from bdtppl.models.pytrees import pytree_dataclass
 
 @pytree_dataclass
 class Restructure:
-    """A kernel that proposes another tree with the same leaves to each chain."""
+    """A kernel that proposes another tree with the same leaves in each chain."""
 
     names: ClassVar[tuple[str, ...]] = ("restructure",)
 
@@ -46,7 +46,7 @@ class Restructure:
 
 
 def _cut_leaves(model: PackedModel, state: State) -> jax.Array:
-    """Which rules cut the leaf in each slot, bool [b, k, R]; False where there is no leaf."""
+    """Return which rules cut the leaf in each slot, bool [b, k, R]; False if there is no leaf."""
     num_chains, num_slots, num_words = state.rows.shape
     rows = state.rows.reshape(-1, num_words)
     available = available_rules(model, rows, jnp.zeros(len(rows), jnp.int32))
@@ -62,9 +62,9 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
     model
         The model.
     state
-        Where the chains are.
+        States of the chains.
     uniform
-        float64 [b, k]; random numbers, one a slot.
+        float64 [b, k]; random numbers, one per slot.
     """
     num_chains, capacity = uniform.shape
     chain = jnp.arange(num_chains)
@@ -74,7 +74,7 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
 
     @jax.vmap
     def choices(rows, depth):
-        """Rules [b, R] that leave all leaves of nodes whole; none where there is one leaf."""
+        """Return rules [b, R] that leave all leaves of nodes whole; none if there is one leaf."""
         is_inside = is_leaf & ((leaf_rows & ~rows[:, None, :num_words]) == 0).all(axis=2)
         cuts = (is_inside[..., None] & is_cut).any(axis=1)
         is_choice = available_rules(model, rows, depth).is_rule & ~cuts
@@ -85,7 +85,7 @@ def restructured(model: PackedModel, state: State, uniform: jax.Array) -> Propos
         shape, rows, log_ratio = carry
         own = rows[:, slot]
         depth = jnp.stack([shape.depth[:, slot], state.shape.depth[:, slot]])
-        # Of the new tree and, for the way back, of the current one.
+        # For the new tree and, for the reverse move, the current one.
         both, num_leaves = choices(jnp.stack([own, state.rows[:, slot]]), depth)
         is_choice, num_leaves, back = both[0], num_leaves[0], both[1].sum(axis=1)
         running = running_count(is_choice)

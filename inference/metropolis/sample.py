@@ -1,7 +1,7 @@
 """Run chains and collect a posterior.
 
-Chains are split into groups that run side by side; how they are split depends on their number
-alone, so the same key gives the same draws on any machine.
+Chains are split into groups that run side by side. The split depends on their number alone, so the
+same key gives the same draws on any machine.
 """
 
 import itertools
@@ -33,9 +33,9 @@ from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.settings import check_parameters, parameter
 
 _GROUPS = 4  # at most
-_LEAST_WALKS = 32  # of a group: fewer are hardly faster
-_REPORTS = 20  # parts of a run, after each of which progress is told
-_FIRST_CAPACITY, _MOST_CAPACITY = 63, 1023  # where none is given
+_LEAST_WALKS = 32  # chains of a group: fewer are hardly faster
+_REPORTS = 20  # parts of a run, after each of which progress is reported
+_FIRST_CAPACITY, _MOST_CAPACITY = 63, 1023  # capacity if none is given
 
 _Stage = list[tuple[int, int]]  # rounds: states to keep, and steps to each
 
@@ -46,21 +46,20 @@ class Sampled(NamedTuple):
     Attributes
     ----------
     posterior
-        The draws, under power 1. Its log evidence is known, up to its standard error, where powers
-        begin at 0, and else NaN.
+        The draws, under power 1. Its log evidence is estimated if powers start at 0, and NaN
+        otherwise.
     acceptance
-        Share of each move's proposals that were accepted after warm-up, by chain, float64 [chain];
-        NaN for moves that were never proposed. Under power 1, as all that follows.
+        Share of accepted proposals of each move after warm-up, by chain, float64 [chain]; NaN for
+        moves that were never proposed. This and the following are under power 1.
     num_overflows
         int [chain]; proposals after warm-up that were rejected because the tree had no room.
     powers
         float64 [t]; powers of the likelihood, ascending to 1.
     swap_rate
-        float64 [t - 1]; share of the exchanges with the next higher power that were accepted after
-        warm-up.
+        float64 [t - 1]; share of accepted exchanges with the next higher power after warm-up.
     trajectory_steps, trajectory
         int [record] and float64 [chain, record]; log likelihood of the tree after a number of
-        steps, warm-up included, from the tree that the chain starts at on.
+        steps, including warm-up and the initial tree.
     """
 
     posterior: Posterior
@@ -73,21 +72,21 @@ class Sampled(NamedTuple):
 
 
 class ChainState(NamedTuple):
-    """Chains on their way; c chains of t walks each.
+    """State of running chains; c chains of t walks each.
 
     Attributes
     ----------
     rng_keys
         Keys [c].
     walks
-        `State` or `EditState` of all walks, arrays [c * t, ...]; those of a chain side by side.
+        `State` or `EditState` of all walks, arrays [c * t, ...]; those of a chain are contiguous.
     capacity
         Most nodes of a tree.
     stage
-        Number of the stage that the chains are in: those of warm-up, then that whose draws are
-        kept, and its extensions.
+        Number of the current stage: those of warm-up, then that whose draws are kept, and its
+        extensions.
     agree
-        Whether the chains agreed when they were done last.
+        Whether the chains agreed when they last finished.
     powers
         float64 [t].
     kept
@@ -95,9 +94,9 @@ class ChainState(NamedTuple):
     counts
         Their tallies and exchanges, arrays [round, c, ...]; None before the first.
     before
-        Draws and counts before chains went on; None where they have not.
+        Draws and counts before chains were extended; None if they were not.
     steps, trajectory
-        int [record] and float64 [record, c]; log likelihood after so many steps.
+        int [record] and float64 [record, c]; log likelihood and the steps before it.
     """
 
     rng_keys: Any
@@ -117,33 +116,32 @@ class ChainState(NamedTuple):
 class MetropolisChains(Inference[ChainState, Sampled]):
     """Draws of trees by Metropolis-Hastings (see `bdtppl.inference.run`).
 
-    Of a run that a time limit ends in warm-up, the draws are those of its last stage; of one that
-    it ends in an extension, those before it. Time is looked at after each twentieth of the steps.
+    If a time limit ends a run in warm-up, the draws are those of its last stage; in an extension,
+    those before it. The time is checked after each twentieth of the steps.
 
     Attributes
     ----------
     model
         The model.
     chains, warmup, draws, thin
-        Chains, the steps of each that are thrown away, and the draws that are kept of each, one
-        every ``thin`` steps.
+        Chains, warm-up steps of each, and draws kept from each, one every ``thin`` steps.
     kernel
-        Proposes trees; default the moves of Chipman et al. and rotations. None under an `EditTree`,
-        whose chains propose sequences of edits (`bdtppl.inference.metropolis.edits`).
+        Proposal kernel; default the moves of Chipman et al. and rotations. None under an
+        `EditTree`, whose chains propose sequences of edits (`bdtppl.inference.metropolis.edits`).
     temperatures
         Powers of the likelihood in each chain, or their number; see `as_powers`. Where it is their
         number, they are tuned in warm-up, so that all neighbours exchange equally often.
     capacity
-        Most nodes of a tree; larger ones are rejected, and counted. None for 63 at first (or those
-        of the start), doubled in warm-up where trees found no room, up to 1,023. Sequences of edits
-        have room for as many edits, and for all but one in a million of those that the prior draws.
+        Most nodes of a tree; larger ones are rejected, and counted. None starts with 63 (or the
+        nodes of the start), doubled in warm-up if trees outgrow it, up to 1,023. Sequences have
+        room for that many edits, and for all but one in a million of the prior's sequences.
     first_trees
         Trees [chain] to start from, or one tree; "prior" for trees grown from the prior (each node
-        by the weights of what it may do, over their sum; nodes that find no room are leaves), or
-        edited by it; default the tree of one leaf, or the one that the prior edits.
+        by its normalised weights; nodes without room are leaves), or edited by it; default the tree
+        of one leaf, or the one that the prior edits.
     extensions, agree
-        As long as chains do not agree, they go on, at most so many times: their draws become
-        warm-up, and the steps to each draw double.
+        Most extensions of chains that do not agree: their draws become warm-up, and the steps per
+        draw double.
 
     Raises
     ------
@@ -166,11 +164,11 @@ class MetropolisChains(Inference[ChainState, Sampled]):
     def __post_init__(self):
         check_parameters(self)
         if isinstance(self.model.prior, EditTree) and self.kernel is not None:
-            raise ValueError("proposal has no use under an EditTree, whose edits are regrown.")
+            raise ValueError("proposal must be None under an EditTree, whose edits are regrown.")
 
     @cached_property
     def _edits(self) -> EditTree | None:
-        """The prior over edits, resolved, where there is one."""
+        """The prior over edits, resolved, if there is one."""
         prior: Any = self.model.prior
         return prior.resolve(self.model.design) if isinstance(prior, EditTree) else None
 
@@ -225,7 +223,7 @@ class MetropolisChains(Inference[ChainState, Sampled]):
 
     @in_float64
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> ChainState:
-        """Read a state back; trees may have got more room, and there are draws."""
+        """Read a stored state; trees may have more room, and there may be draws."""
         fresh = self.start(rng_key)
         own, capacity, stage = fresh.capacity, int(arrays[".capacity"]), int(arrays[".stage"])
         if not own <= capacity <= max(own, _MOST_CAPACITY):
@@ -260,11 +258,11 @@ class MetropolisChains(Inference[ChainState, Sampled]):
             ((sizes > 0) & (sizes <= capacity)).all(),
         )
         if not all(fits):
-            raise ValueError("its arrays do not fit together")
+            raise ValueError("its arrays are inconsistent")
         return state
 
     def lengths(self, state: ChainState) -> dict[str, tuple[int, int]]:
-        """List the extensions that were made, and those that may be."""
+        """List the extensions made and allowed."""
         return {"extensions": (max(0, state.stage - len(self._stages) + 1), self.extensions)}
 
     def num_steps(self, state: ChainState) -> tuple[int, int]:
@@ -277,18 +275,18 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         return 0 if state.counts is None else len(state.counts[0].overflows)
 
     def is_done(self, state: ChainState) -> bool:
-        """Tell whether the chains agree, or may not go on."""
+        """Return whether the chains agree, or may not be extended."""
         extended = state.stage - len(self._stages) + 1
         is_whole = self._rounds_made(state) == len(self._stage(state.stage))
         return extended >= 0 and is_whole and (state.agree or extended >= self.extensions)
 
     def in_words(self, state: ChainState) -> str:
-        """Say that chains disagree, where they do."""
-        return "chains disagree and go on" if state.stage >= len(self._stages) else ""
+        """Report chains that disagree."""
+        return "chains disagree and continue" if state.stage >= len(self._stages) else ""
 
     @in_float64
     def advance(self, state: ChainState) -> ChainState:
-        """Walk a round."""
+        """Run one round."""
         while self._rounds_made(state) == len(self._stage(state.stage)):
             state = self._next_stage(state)
         num_draws, thin = self._stage(state.stage)[self._rounds_made(state)]
@@ -325,7 +323,7 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         return state
 
     def _next_stage(self, state: ChainState) -> ChainState:
-        """Come to the next stage; after one of warm-up powers are tuned and trees get room."""
+        """Start the next stage; after one of warm-up, tune powers and give trees room."""
         if state.stage < len(self._stages) - 1 and state.counts is not None:
             tally, exchanges = state.counts
             if np.ndim(self.temperatures) == 0:
@@ -341,9 +339,9 @@ class MetropolisChains(Inference[ChainState, Sampled]):
 
     @in_float64
     def result(self, state: ChainState) -> Sampled:
-        """Write the draws of the stage so far out as a posterior, with what the counts tell."""
+        """Make a posterior of the draws of the stage so far, with statistics from the counts."""
         if state.before and self._rounds_made(state) < len(self._stage(state.stage)):
-            end = len(state.steps) - len(state.kept.log_prior)  # of the draws before
+            end = len(state.steps) - len(state.kept.log_prior)  # draws before the extension
             kept, counts = state.before
             parts = {"steps": state.steps[:end], "trajectory": state.trajectory[:end]}
             state = state._replace(kept=kept, counts=counts, **parts)
@@ -357,11 +355,11 @@ class MetropolisChains(Inference[ChainState, Sampled]):
         trees = written.trees.reshape(*size)
         log_likelihood = np.swapaxes(walked.log_likelihood, 0, 1)
         scores: dict[str, Any] = {"log_joint": walked.log_prior.T + log_likelihood[..., -1]}
-        if isinstance(model.prior, EditTree):  # which weighs ways to a tree, and not the tree
+        if isinstance(model.prior, EditTree):  # which weights sequences of edits, and not trees
             scores = {}
         elif model.prior.counts_partitions:  # chains share a partition's weight among its rules
             scores = {"log_joint": log_joint(trees, model).log_joint}
-        # The targets decide which trees are monotone, so power 0 would not leave the prior alone.
+        # The targets decide which trees are monotone, so power 0 would not be the prior alone.
         is_known = powers[0] == 0 and self._packed.directions is None
         is_known &= state.stage >= len(self._stages) - 1  # powers are tuned in warm-up
         log_evidence, error = (
@@ -397,7 +395,7 @@ def sample_chains(rng_key: jax.Array, model: TreeModel, **settings: Any) -> Samp
 
 @in_float64
 def _advance_group(packed, kernel, room: int, keys, state, *step: Any):
-    """Let a group of chains walk on; returns it, and its kept states and counts."""
+    """Advance a group of chains; return it, its kept states and its counts."""
     num_draws = step[-2]
     state, kept, *counts = jax.tree.map(
         np.asarray, _walk_on(packed, kernel, room, keys, state, *step)
@@ -420,13 +418,13 @@ def _walk_on(packed, kernel, room: int, keys, state, first: int, powers, num_dra
 
 
 def _chains_per_group(chains: int, num_powers: int) -> int:
-    """Part chains into groups of one size, so that all run the same compiled code."""
+    """Divide chains into groups of one size, so that all run the same compiled code."""
     most = min(_GROUPS, -(-chains * num_powers // _LEAST_WALKS))
     return chains // max(number for number in range(1, most + 1) if chains % number == 0)
 
 
 def _cut_into_stages(warmup: int, draws: int, thin: int) -> list[_Stage]:
-    """Cut a run into stages, those of warm-up ever longer; only draws of the last one are kept."""
+    """Divide a run into stages of increasing length; only draws of the last one are kept."""
     thinned = warmup // thin
     piece = -(-(thinned + draws) // _REPORTS)
     ends = [0, thinned // 8, thinned // 4, thinned // 2, thinned, thinned + draws]
@@ -440,7 +438,7 @@ def _cut_into_stages(warmup: int, draws: int, thin: int) -> list[_Stage]:
 
 
 def _tuned(powers: np.ndarray, exchanges: Exchanges) -> np.ndarray:
-    """Even powers out by the exchanges of a stage [round, chain, t - 1], if all were tried."""
+    """Tune powers by the exchanges of a stage [round, chain, t - 1], if all were tried."""
     if len(powers) < 3:
         return powers
     tried, accepted = (np.sum(counts, axis=(0, 1)) for counts in exchanges)

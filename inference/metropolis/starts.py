@@ -1,4 +1,4 @@
-"""Where chains start: at a tree of one leaf, at trees of the prior, or at trees that are given."""
+"""Initial states of chains: a tree of one leaf, trees of the prior, or given trees."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +20,8 @@ from bdtppl.models.hard.tree import Tree
 from bdtppl.models.hard.tree_model import TreeModel
 from bdtppl.models.prior_kinds import require_weighs, weighs
 
-_MOST_STARTS = 100  # draws of a tree to start at, if constraints forbid some
-_LONGER_EDITS = 1e-6  # share of the prior's sequences of edits that find no room
+_MOST_STARTS = 100  # draws of an initial tree, if constraints forbid some
+_LONGER_EDITS = 1e-6  # share of the prior's sequences of edits without room
 
 
 def first_states(
@@ -67,13 +67,13 @@ def first_edits(
 ) -> EditState:
     """Put each chain at the tree to edit, or edit that by the prior."""
     if start is not None and start != "prior":
-        raise ValueError("start has no tree under an EditTree: chains start at the tree it edits.")
+        raise ValueError("start must be None or 'prior' under an EditTree, which names a tree.")
     rarest = np.log(_LONGER_EDITS) / np.log(max(float(kernel.edit_probability), _LONGER_EDITS))
     states = initial_edits(packed, kernel.start, chains, max(capacity, int(np.ceil(rarest))))
     require_defined(np.isnan(states.tree.log_prior))
     is_allowed = np.isfinite(np.asarray(states.tree.log_prior)).all()
     if not is_allowed and not packed.binds_trees:
-        raise ValueError("The tree to edit has a leaf or a rule that the model rules out.")
+        raise ValueError("The tree to edit has a leaf or a rule that the model excludes.")
     if start == "prior" or not is_allowed:
         edit = jax.jit(edited)
         root, keys = states, jax.random.split(rng_key, chains)
@@ -92,17 +92,17 @@ def _allowed(rng_keys: jax.Array, draw: Callable[[jax.Array], Any]) -> Any:
         if is_allowed.all():
             return states
     raise ValueError(
-        f"Of {_MOST_STARTS} trees that were drawn from the prior, the constraints allow none for "
-        f"some chain to start at: give start=Tree, or constraints that allow more."
+        f"The constraints exclude all of {_MOST_STARTS} initial trees that some chain drew from "
+        "the prior: set start to a Tree, or loosen the constraints."
     )
 
 
 def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start: Tree) -> State:
-    """Put each chain at a tree that is given."""
+    """Put each chain at a given tree."""
     trees = start if start.batch_shape else Tree.concatenate([start.reshape(1)] * chains)
     if trees.batch_shape != (chains,):
         raise ValueError(
-            f"start must be one tree or one a chain, {chains}; got {trees.batch_shape}."
+            f"start must be one tree or one per chain, {chains}; got {trees.batch_shape}."
         )
     try:
         shape = as_shape(packed, design, trees, capacity)
@@ -110,5 +110,5 @@ def _placed(packed: PackedModel, design: Any, chains: int, capacity: int, start:
         raise ValueError(f"start: {error}") from None
     states = state_of(packed, shape)
     if not np.isfinite(np.asarray(states.log_prior)).all():
-        raise ValueError("start: a tree has a leaf or a rule that the model rules out.")
+        raise ValueError("start has a tree with a leaf or a rule that the model excludes.")
     return states

@@ -1,7 +1,7 @@
-"""The state of a batch of chains: trees, the rows of their nodes, and what every node scores.
+"""The state of a batch of chains: trees, the rows of their nodes, and the scores of nodes.
 
-A step changes a subtree, so only the nodes of it are scored anew. These are few, differ from chain
-to chain, and are scored together: nodes of all chains in pieces of one size.
+A step changes a subtree, so only its nodes are rescored. They are few, differ from chain to chain,
+and are scored together: nodes of all chains in pieces of one size.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ from bdtppl.models.hard.node_scores import NodeTerms, node_terms
 from bdtppl.models.hard.packed_model import PackedModel, children
 from bdtppl.models.prior_kinds import TreeShape, log_tree, weighs
 
-_ENTRIES_SCORED = 1 << 15  # nodes times rules that are scored at once, at most
-_FEWEST_NODES = 4  # that are; more would cost a few chains most of their time
+_ENTRIES_SCORED = 1 << 15  # most nodes times rules that are scored at once
+_FEWEST_NODES = 4  # fewest nodes; more would cost a few chains most of their time
 
 
 class State(NamedTuple):
@@ -43,8 +43,8 @@ class State(NamedTuple):
     scores
         float64 [b, k, 4]; the `NodeTerms` of each node.
     log_prior, log_likelihood
-        float64 [b]; log weights of stops and rules (and of numbers of leaves, where the prior has
-        such), and log marginals of the leaves, summed.
+        float64 [b]; sum of log weights of stops and rules (and of numbers of leaves, if the prior
+        has them), and of log marginals of the leaves.
     """
 
     shape: Shape
@@ -64,13 +64,13 @@ class State(NamedTuple):
 
     @property
     def terms(self) -> NodeTerms:
-        """Scores of each node, [b, k]."""
+        """Return scores of each node, [b, k]."""
         log_stop, log_rule, leaf_score, has_rule = (self.scores[..., i] for i in range(4))
         return NodeTerms(log_stop, log_rule, leaf_score, has_rule > 0)
 
     @property
     def log_weights(self) -> jax.Array:
-        """Log prior weight of what each node does, float64 [b, k]."""
+        """Log prior weight of each node's choice, float64 [b, k]."""
         terms = self.terms
         return jnp.where(self.shape.is_split, terms.log_rule, terms.log_stop)
 
@@ -87,13 +87,13 @@ def initial(model: PackedModel, num_chains: int, capacity: int) -> State:
 
 @jax.jit
 def state_of(model: PackedModel, shape: Shape) -> State:
-    """Score trees from the rows on."""
+    """Score trees, starting from the rows."""
     scores = jnp.zeros((*shape.rule.shape, 4))
     return scored(model, shape, root_rows(model, shape), scores, shape.is_used)
 
 
 def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array, changed) -> State:
-    """Settle rows and scores after a change.
+    """Recompute rows and scores after a change.
 
     Parameters
     ----------
@@ -102,9 +102,9 @@ def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array,
     shape
         Trees.
     rows, scores
-        Those of nodes that have not changed; the root's rows.
+        Rows and scores of unchanged nodes; the root's rows.
     changed
-        bool [b, k]; nodes whose rows or rule are new. Those below them count as changed too.
+        bool [b, k]; nodes whose rows or rule are new. Nodes below them count as changed, too.
     """
     rows, changed = hand_down(model, shape, rows, changed)
 
@@ -117,7 +117,7 @@ def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array,
 
 
 def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
-    """Join trees with the rows and scores of their nodes, and sum these up."""
+    """Join trees with the rows and scores of their nodes, and sum the scores."""
     state = State(shape, rows, scores, shape.size, shape.size)
     log_prior = jnp.where(shape.is_used, state.log_weights, 0.0).sum(axis=1)
     if weighs(model.prior) != "nodes" or model.binds_trees:
@@ -174,7 +174,7 @@ def split_leaves(
     rule: jax.Array,
     log_rule: jax.Array,
 ) -> tuple[Shape, jax.Array, jax.Array]:
-    """Split a leaf of each tree; trees, and rows and scores of their nodes, as in `State`.
+    """Split a leaf of each tree; return trees, and rows and scores of their nodes, as in `State`.
 
     The rules [b] come with their weights [b]; only the new leaves are scored.
     """
@@ -200,16 +200,17 @@ def _stacked(terms: NodeTerms) -> jax.Array:
 def at_nodes(
     function: Callable[..., Any], model: PackedModel, flags: jax.Array, inputs: tuple, outputs: Any
 ) -> Any:
-    """Compute something at some nodes of all chains, side by side in pieces of one size.
+    """Compute values at some nodes of all chains, side by side in pieces of one size.
 
     Parameters
     ----------
     function
-        Of ``inputs`` at m nodes, arrays [m, ...]; returns values like ``outputs``, [m, ...].
+        The function takes ``inputs`` at m nodes, arrays [m, ...], and returns values like
+        ``outputs``, [m, ...].
     model
-        The model, whose number of rules decides the size of the pieces.
+        The model, whose number of rules determines the size of the pieces.
     flags
-        bool [b, k]; where to compute.
+        bool [b, k]; nodes to compute.
     inputs
         Pytrees of arrays [b, k, ...].
     outputs

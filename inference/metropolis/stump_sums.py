@@ -1,4 +1,4 @@
-"""Sums over what both sides of each rule do on one level, compiled for CPUs.
+"""Sums over the choices on both sides of each rule on one level, compiled for CPUs.
 
 The statistics of a side's own sides are prefix sums of the histogram of a node's rows over the
 codes of two features. So a row costs one addition a statistic for each pair of features, however
@@ -16,7 +16,7 @@ import numpy as np
 from bdtppl.models.arrays.foreign import arguments, handler_name, matrix, results
 from bdtppl.models.leaves import DirichletCategorical, NormalInverseGamma, PoissonGamma
 
-# A score that is called by address would be a number of this process in XLA's kept programs.
+# A score called by address would store a number of this process in XLA's cached programs.
 SCORES = tuple(
     family.compiled_score for family in (DirichletCategorical, NormalInverseGamma, PoissonGamma)
 )
@@ -32,39 +32,39 @@ _POWER, _CAN_SPLIT, _PER_FEATURES, _PER_RULES, _LOG_STOP, _LOG_STOP_BELOW, _LOG_
 
 
 class Tables(NamedTuple):
-    """Nodes, rules, and what the prior and the leaf family weigh; all arrays have two axes.
+    """Nodes, rules, and the terms of prior and leaf family; all arrays have two axes.
 
     There are m nodes, n rows, W words, R rules, d features and s statistics.
 
     Attributes
     ----------
     codes
-        int32 [n, d]; codes of the rows, -1 where the value is missing.
+        int32 [n, d]; codes of the rows, -1 if the value is missing.
     num_codes
         int32 [1, d].
     statistics
-        float64 [n, 1 + s]; a one, and what else the statistics of the rows are.
+        float64 [n, 1 + s]; a one, and the other statistics of the rows.
     rules
         int32 [4, R]; feature, code below the cut, whether missing values go left, and whether a
         tree may use the rule.
     tables, numbers
-        float64 [k, counts] and [1, p]; what the leaf family's compiled score reads
+        float64 [k, counts] and [1, p]; inputs of the leaf family's compiled score
         (`bdtppl.models.leaf.Leaf.score_tables`).
     limits
-        float64 [1, 2]; fewest rows of a leaf, at least 1; and 1 where the only rule of a gap is the
+        float64 [1, 2]; fewest rows of a leaf, at least 1; and 1 if the only rule of a gap is the
         cut next to the code below it, else 0.
     kind
-        int32 [1, 2]; place of the family's score in `SCORES`, and the number of leading ones that
-        it does not read.
+        int32 [1, 2]; place of the family's score in `SCORES`, and the number of leading statistics
+        that it does not use.
     rows
         uint64 [m, W]; sets of rows of the nodes.
     is_wanted
         bool [m, R]; rules whose sides are summed over.
     nodes
-        float64 [m, 8 + d]; the power of the likelihood; 1 where sides may split; what the log
-        weight of a rule gains for each unit of the log of the number of features with a rule, and
-        of that of the feature's rules; log weight of stopping in a side, without and with a rule;
-        the same in a side's side; log weight of a rule of each feature but for the two counts.
+        float64 [m, 8 + d]; the power of the likelihood; 1 if sides may split; slopes of the log
+        weight of a rule in the log of the number of features with a rule, and in that of the
+        feature's rules; log weight of stopping in a side, without and with a rule; the same in a
+        side's side; log weight of a rule of each feature without the terms of the two counts.
     """
 
     codes: jax.Array
@@ -81,12 +81,12 @@ class Tables(NamedTuple):
 
 
 def stump_sums(tables: Tables) -> jax.Array:
-    """Sum over what both sides of rules do on one level: stop, or take a rule and stop there.
+    """Sum over choices on both sides of rules: stop, or split by a rule and stop there.
 
     Returns
     -------
     log_sums
-        float64 [m, R]; logs of the sums of both sides, added up; 0 for rules that are not wanted.
+        float64 [m, R]; sums of the logs for both sides; 0 for rules that are not requested.
     """
     shape = jax.ShapeDtypeStruct(tables.is_wanted.shape, jnp.float64)
     return jax.ffi.ffi_call(handler_name(_call), shape, vmap_method="sequential")(*tables)
@@ -128,12 +128,12 @@ def _score_rules(tables, values, whole, chosen, sides, scores):
 
 @numba.njit(cache=True, nogil=True)
 def _sum_side(tables, rules, weights, values, whole, chosen, sides, terms):
-    """Sum over what a side does; log.
+    """Return the log of the sum over a side's choices.
 
     Parameters
     ----------
     tables, rules
-        `Tables`, and columns of `Tables.rules`, r of them: those that part the node's rows.
+        `Tables`, and columns of `Tables.rules`, r of them: those that split the node's rows.
     weights
         float64 [8 + d]; a row of `Tables.nodes`.
     values, whole
@@ -151,7 +151,7 @@ def _sum_side(tables, rules, weights, values, whole, chosen, sides, terms):
             left = on_left[rule]
             is_rule = (can_cut[rule] != 0) & (left >= least) & (rows - left >= least)
             is_rule &= (present[rule] > 0) | (not is_gaps)
-            # Rows without a value part nothing by themselves.
+            # Rows without a value separate nothing by themselves.
             is_rule &= (rows - left if is_right[rule] else left) > num_missing[rule]
             chosen[count] = rule
             count += is_rule
@@ -197,8 +197,8 @@ def _histograms(tables, inside, joint):
     inside
         int64; the rows.
     joint
-        float64 [1 + s, codes of all features, codes of all features]; missing values are a code of
-        their own, before all others of the feature.
+        float64 [1 + s, codes of all features, codes of all features]; missing values are a separate
+        code, before all others of the feature.
     """
     num_features, num_values = tables.codes.shape[1], tables.statistics.shape[1]
     joint[:] = 0.0
@@ -233,7 +233,7 @@ def _left_sides(tables, start, cells, chosen, target):
 
 @numba.njit(cache=True, nogil=True)
 def _fill(tables, result):
-    """Write what `stump_sums` returns."""
+    """Write the result of `stump_sums`."""
     is_wanted = tables.is_wanted
     num_nodes, num_rules = is_wanted.shape
     num_rows, num_features = tables.codes.shape
@@ -253,7 +253,7 @@ def _fill(tables, result):
                 inside[count] = row
                 count += 1
         _histograms(tables, inside[:count], joint)
-        # What parts the rows of a side parts those of the node.
+        # Rules that split the rows of a side also split those of the node.
         at_codes = np.diag(joint[0])
         _left_sides(tables, start, at_codes, every, on_left)
         least = tables.limits[0, 0]
@@ -266,10 +266,10 @@ def _fill(tables, result):
 
 @numba.njit(cache=True, nogil=True)
 def _fill_node(tables, start, joint, able, weights, is_wanted, room, sides, terms, result):
-    """Write the sums of one node; ``able`` are the rules that part enough rows of it."""
+    """Write the sums of one node; ``able`` are the rules with enough rows on both sides."""
     rules, kept = tables.rules, tables.rules[:, able]
     num_values, num_cells, _ = joint.shape
-    # Of rows at each code: sums over the left sides of rules, rows at rules' codes, rows without
+    # From rows at each code: sums over the left sides of rules, rows at rules' codes, rows without
     # a value, and sums over all.
     at_code = np.zeros((num_cells, num_values + 2, len(able)))
     all_at_code = joint[:, :, : start[1]].sum(axis=2).T.copy()

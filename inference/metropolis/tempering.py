@@ -1,10 +1,10 @@
-"""Parallel tempering: chains under powers of the likelihood, side by side, exchange their trees.
+"""Parallel tempering: chains under powers of the likelihood that exchange their trees.
 
-A ladder has one walk for each power from the smallest, where the prior rules and trees change
+A ladder has one walk for each power from the smallest, where the prior dominates and trees change
 freely, to 1, the posterior. Neighbours exchange trees with the probability that leaves the product
-of all tempered posteriors invariant (Geyer 1991). Even and odd pairs take turns, which carries
-trees up and down faster than pairs at random. It does so best where all neighbours exchange equally
-often, so powers are tuned to that (Syed et al. 2022).
+of all tempered posteriors invariant (Geyer 1991). Even and odd pairs alternate, which moves trees
+up and down faster than random pairs. This is most effective if all neighbours exchange equally
+often, so powers are tuned for that (Syed et al. 2022).
 
 References
 ----------
@@ -29,17 +29,17 @@ from bdtppl.models.hard.packed_model import PackedModel
 
 _POWER_STEPS = 10  # steps of the walks between two exchanges
 _CROWDING = 4  # a higher number puts more powers near 0
-_LEAST_REJECTED = 0.01  # keeps powers apart that accepted every exchange
+_LEAST_REJECTED = 0.01  # separates powers that accepted every exchange
 
 
 def as_powers(temperatures: int | Sequence[float]) -> np.ndarray:
-    """Get powers of the likelihood, float64 [t], ascending to 1.
+    """Return powers of the likelihood, float64 [t], ascending to 1.
 
     Parameters
     ----------
     temperatures
-        Powers, or how many of them: then they are fourth powers of evenly spaced numbers from 0
-        to 1 (Friel and Pettitt 2008), and 1 alone for one temperature.
+        Powers, or their number: then they are fourth powers of evenly spaced numbers from 0 to 1
+        (Friel and Pettitt 2008), or 1 alone for one temperature.
 
     Raises
     ------
@@ -82,8 +82,8 @@ class Exchanges(NamedTuple):
 def evened(powers: np.ndarray, tried: np.ndarray, accepted: np.ndarray) -> np.ndarray:
     """Move powers so that all neighbours would reject equally many exchanges.
 
-    The rejections between neighbours add up along the ladder, nearly whatever the powers between;
-    new powers part that sum evenly, by linear interpolation (Syed et al. 2022, section 5.2).
+    The sum of rejections along the ladder hardly depends on the powers in between; new powers
+    divide that sum evenly, by linear interpolation (Syed et al. 2022, section 5.2).
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ class Ladders(NamedTuple):
     shape
         Trees under power 1, arrays [m, c, ...].
     log_prior
-        float64 [m, c]; theirs.
+        float64 [m, c]; their log prior weights.
     log_likelihood
-        float64 [m, c, t]; of the trees under every power.
+        float64 [m, c, t]; log likelihoods of the trees under every power.
     """
 
     shape: Shape
@@ -124,7 +124,7 @@ class Ladders(NamedTuple):
 def exchange(
     rng_keys: jax.Array, parity: jax.Array, state: State, powers: jax.Array
 ) -> tuple[State, Exchanges]:
-    """Let every other pair of neighbours exchange their trees or not.
+    """Exchange the trees of every other pair of neighbours, or reject.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def exchange(
     parity
         0 for the pairs (0, 1), (2, 3), ..., 1 for the others.
     state
-        States of c times t walks, those of a ladder side by side.
+        States of c times t walks, those of a ladder contiguous.
     powers
         float64 [t].
     """
@@ -172,7 +172,7 @@ def climb(
     first_step
         Number of the first step.
     state
-        States of c times t walks, those of a ladder side by side.
+        States of c times t walks, those of a ladder contiguous.
     model, kernel
         See `bdtppl.inference.metropolis.kernel.step`.
     powers
@@ -180,7 +180,7 @@ def climb(
     num_draws, thin
         States to keep, and steps to each.
     room
-        At least the number of draws; draws beyond it are filled up with zeros.
+        At least the number of draws; draws beyond it are padded with zeros.
     """
     num_ladders, num_powers = len(rng_keys), len(powers)
     keys = jax.vmap(lambda key: jax.random.split(key, num_powers + 1))(rng_keys)

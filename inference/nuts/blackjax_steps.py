@@ -1,7 +1,7 @@
-"""BlackJAX's own no-U-turn sampler, as another way to make the same steps.
+"""BlackJAX's no-U-turn sampler, as an alternative implementation of the same steps.
 
 Chains step together in one `jax.vmap`, so each step takes as long as the longest trajectory among
-them; `bdtppl.inference.nuts.lanes` avoids that. The kernel shares no code with ours but the
+them; `bdtppl.inference.nuts.lanes` avoids that. The kernel shares no code with ours except the
 adaptation between steps, so each is a check of the other.
 
 References
@@ -35,8 +35,8 @@ def walk_by_blackjax(
 ) -> tuple[Chains, NutsDraws]:
     """Make steps of all chains; see `bdtppl.inference.nuts.lanes.walk`.
 
-    All trajectories have the most doublings of draws, those of early steps too: BlackJAX compiles
-    their number in.
+    All trajectories have the most doublings of draws, including early steps, because BlackJAX
+    compiles their number in.
     """
     number = len(seeds)
     width = _CHAINS_TOGETHER if jax.default_backend() == "cpu" else padded_size(number)
@@ -59,7 +59,7 @@ def walk_by_blackjax(
 def _advance(
     shared: Steps, seeds, paths, chains: Chains, first, stop, *, rounds: int
 ) -> tuple[Chains, NutsDraws]:
-    """Make the steps from the first on, at most some rounds; kept states [round, chain, ...]."""
+    """Make the steps from the first one, at most some rounds; return kept states."""
     step = jax.vmap(partial(_one_step, shared), in_axes=(0, 0, 0, None))
 
     def play(carry):
@@ -112,7 +112,7 @@ def _one_step(shared: Steps, seed, paths, chain: Chains, number) -> tuple[Chains
 
 
 def _draw_inputs(rng_key, log_density: Callable, shared: Steps, inputs: jax.Array) -> jax.Array:
-    """Draw the input of each split from its exact conditional law, one split after another."""
+    """Draw the input of each split from its full conditional, one split after another."""
     every = jnp.arange(shared.density.x.shape[1], dtype=inputs.dtype)
 
     def draw(split, inputs):

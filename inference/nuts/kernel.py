@@ -1,10 +1,10 @@
-"""Chains of the no-U-turn sampler side by side: their steps, and how they adapt.
+"""Chains of the no-U-turn sampler side by side: their steps and adaptation.
 
-A lane holds a chain that makes steps. All lanes extend their trajectories together, each by one
-evaluation of the density; when a trajectory ends, its lane adapts and begins the next one, so no
-chain waits for another. Where splits look at single inputs, these are drawn before each step
-from their exact conditional laws, also evaluation by evaluation. The
-adaptation and the sharpness of a step are data, so warm-up and draws are one compiled function.
+A lane runs one chain. All lanes extend their trajectories together, each by one evaluation of the
+density; when a trajectory ends, its lane adapts and starts the next one, so no chain waits for
+another. Splits on single inputs are redrawn before each step from their full conditionals, also
+evaluation by evaluation. The adaptation and the sharpness of a step are data, so warm-up and draws
+are one compiled function.
 
 References
 ----------
@@ -28,14 +28,14 @@ from bdtppl.inference.compiling import OneKernel
 from bdtppl.inference.nuts.trajectory import Trajectory, begin_trajectory, extend
 from bdtppl.models.pytrees import pytree_dataclass, setting
 
-_OF_MOMENTUM = 1 << 30  # first of the random numbers for momenta, beyond those of evaluations
+_OF_MOMENTUM = 1 << 30  # first of the random numbers for momenta, after those of evaluations
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
-# On CPUs this vectorises sums over rows, which nearly halves the time of a step.
+# This vectorises sums over rows on CPUs, which nearly halves the time of a step.
 COMPILED = {
     "xla_backend_optimization_level": 2,  # as fast as the default, 3, and compiled sooner
     "xla_cpu_enable_fast_math": True,
-    "xla_cpu_fast_math_honor_nans": True,  # energy error by which a trajectory is divergent
+    "xla_cpu_fast_math_honor_nans": True,  # energy error from which a trajectory is divergent
     "xla_cpu_fast_math_honor_infs": True,
 }
 
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
     STEP_SIZE = 0
     MASS = 1  # and the step size
-    WINDOW_END = 2  # update the mass matrix, and begin the step size anew
+    WINDOW_END = 2  # update the mass matrix, and restart the step size
     DRAW = 3  # nothing
 
 
@@ -59,7 +59,7 @@ class Chains(NamedTuple):
     position
         float32 [..., chain, size].
     inputs
-        int [..., chain, n]; inputs of splits, None where they look along directions.
+        int [..., chain, n]; inputs of splits, None if they use directions.
     averaging
         State of the step size's dual averaging.
     mass
@@ -85,14 +85,15 @@ class Chains(NamedTuple):
         return self.mass.inverse_mass_matrix
 
     def restarted(self, rng: np.random.Generator, is_stuck: np.ndarray) -> "Chains":
-        """Put each stuck chain where another chain of its topology is that is not stuck.
+        """Move each stuck chain to the state of another chain of its topology that is not stuck.
 
-        Chains part again, for each has random numbers of its own; draw some steps before use.
+        The chains separate again, because each has its own random numbers; draw some steps before
+        use.
 
         Parameters
         ----------
         rng
-            Chooses the other chains, uniformly.
+            Generator that chooses the other chains, uniformly.
         is_stuck
             bool [..., chain]; see `bdtppl.inference.summaries.diagnostics.stuck`.
 
@@ -124,7 +125,7 @@ class NutsDraws(NamedTuple):
     inputs
         int [..., chain, draw, n], or None.
     log_density
-        float32; of the position, unnormalised, at the sharpness of the step.
+        float32; log density of the position, unnormalised, at the sharpness of the step.
     energy
         float32; see `bdtppl.inference.summaries.diagnostics.energy_information`.
     acceptance_rate
@@ -152,9 +153,9 @@ class Inputs(NamedTuple):
     chosen
         int [n].
     trial
-        int; splits times inputs tried so far.
+        int; number of inputs tried so far over all splits.
     log_weight
-        float; log of the sum of the densities with the inputs tried for the present split.
+        float; log of the sum of the densities with the inputs tried for the current split.
     candidate
         int; the input drawn from these.
     """
@@ -171,17 +172,17 @@ class Lane(NamedTuple):
     Attributes
     ----------
     chain
-        Its state before the present step.
+        Its state before the current step.
     inputs
         The chain's inputs while they are drawn; None if splits look along directions.
     trajectory
-        Of the present step.
+        Trajectory of the current step.
     seed
-        uint32 [2]; of the chain's random numbers.
+        uint32 [2]; seed of the chain's random numbers.
     step, stop
-        int; number of the present step, and the one to stop before.
+        int; number of the current step, and the one to stop before.
     count
-        int; evaluations in the present step.
+        int; evaluations in the current step.
     """
 
     chain: Chains
@@ -197,7 +198,7 @@ class Lane(NamedTuple):
 class Steps:
     """Settings that all lanes share.
 
-    Steps [s] have kinds, sharpness and most doublings; all further ones are as the last.
+    Steps [s] have kinds, sharpness and most doublings; all further ones are like the last.
     """
 
     density: Any
@@ -235,7 +236,7 @@ def empty_lane(shared: Steps, chains: Chains) -> Lane:
 def advance(
     shared: Steps, lanes: Lane, paths: Any, begins: Any, *, rounds: int
 ) -> tuple[Lane, Any, Any, Any]:
-    """Go on until all lanes stop, or for some rounds.
+    """Continue until all lanes stop, or for some rounds.
 
     Parameters
     ----------
@@ -244,14 +245,14 @@ def advance(
     lanes, paths
         The lanes, and the arrays of their topologies; leading axis [lane].
     begins
-        bool [lane]; whether the lane begins a step.
+        bool [lane]; whether the lane starts a step.
     rounds
-        A round ends as soon as some trajectory is over.
+        A round ends as soon as some trajectory ends.
 
     Returns
     -------
     Lane, bool [lane], bool [round, lane], NutsDraws
-        The lanes; whether they are to begin a step; whether a step was made; its kept state.
+        The lanes; whether they are to start a step; whether a step was made; its kept state.
     """
     evaluate, take_step = (jax.vmap(partial(f, shared)) for f in (_evaluate, _take_step))
 
@@ -309,7 +310,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
         return shared.density.log_density(position, paths, sharpness, inputs=tried)
 
     moved = extend(lane.trajectory, of_inputs, step, inverse_mass, uniform, most)
-    # At its start a trajectory does not move: the value is the density of the start.
+    # A trajectory does not move at its start: the value is the density of the start.
     inputs = _tried(lane.inputs, moved.draw.log_density, number, uniform[0])
     trajectory = jax.tree.map(partial(jnp.where, is_trial), lane.trajectory, moved)
     inputs = jax.tree.map(partial(jnp.where, is_trial), inputs, lane.inputs)
@@ -317,7 +318,7 @@ def _evaluate(shared: Steps, lane: Lane, paths: Any) -> Lane:
 
 
 def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
-    """Choose among the inputs tried in proportion to their densities; after the last, keep it."""
+    """Choose among the tried inputs in proportion to their densities; after the last, keep it."""
     chosen, trial, log_weight, candidate = inputs
     split, choice = trial // number, trial % number
     log_density = jnp.where(jnp.isnan(log_density), -jnp.inf, log_density)
@@ -328,7 +329,7 @@ def _tried(inputs: Inputs, log_density, number: int, uniform) -> Inputs:
 
 
 def _kept(lane: Lane) -> NutsDraws:
-    """Take out the kept state of a step."""
+    """Return the kept state of a step."""
     trajectory, draw = lane.trajectory, lane.trajectory.draw
     return NutsDraws(
         draw.position,
@@ -350,7 +351,7 @@ def _take_step(shared: Steps, lane: Lane, ends: jax.Array, made: NutsDraws) -> L
 
 
 def _begun(shared: Steps, lane: Lane) -> Lane:
-    """Begin the present step."""
+    """Start the current step."""
     position, inputs = lane.chain.position, lane.chain.inputs
     numbers = jnp.arange(2 * position.size) + _OF_MOMENTUM
     uniform = _counted_uniform(lane.seed, lane.step, numbers, position.dtype)
@@ -374,14 +375,14 @@ def _select_lane(which: jax.Array, one: Lane, other: Lane) -> Lane:
 
 
 def step_size(kind: Any, averaging: Any) -> jax.Array:
-    """Step size of a step of some kind: draws have the average."""
+    """Return the step size of a step of some kind: draws use the average."""
     return jnp.exp(
         jnp.where(kind == Kind.DRAW, averaging.log_step_size_avg, averaging.log_step_size)
     )
 
 
 def adapt_chain(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Chains:
-    """Stan's adaptation of step size and mass matrix to a step of one chain, by kinds of steps."""
+    """Apply Stan's adaptation of step size and mass matrix to a step of one chain."""
     begin_average, average, end_average = dual_averaging_adaptation(shared.target_acceptance)
     averaged = average(chain.averaging, made.acceptance_rate)
     added = _add_to_mass(chain.mass, made.position)
@@ -401,10 +402,10 @@ def adapt_chain(shared: Steps, kind: Any, chain: Chains, made: NutsDraws) -> Cha
 
 
 def _counted_uniform(seed: jax.Array, step: jax.Array, number: Any, dtype: Any) -> jax.Array:
-    """Uniform numbers from (0, 1), by seed [2], step and number.
+    """Return uniform numbers in (0, 1), from seed [2], step and number.
 
-    Threefry of 13 rounds, the fewest that pass all tests of Salmon et al. 2011. Where few numbers
-    are drawn at once, JAX's own form of it takes as long as the density.
+    This is Threefry with 13 rounds, the fewest that pass all tests of Salmon et al. 2011. For few
+    numbers at once, JAX's own implementation takes as long as the density.
     """
     key = (seed[0], seed[1], seed[0] ^ seed[1] ^ jnp.uint32(0x1BD11BDA))
     one = jnp.uint32(step) + key[0]

@@ -1,11 +1,11 @@
-"""Any number of chains, of any topologies of a size, in lanes of a compiled function.
+"""Chains over topologies of one size, run in the lanes of one compiled function.
 
-On CPUs each thread has one lane, so that no chain waits for another. It has several where XLA
-cannot make one kernel of a step (see `bdtppl.inference.compiling`), to share the cost of passing
-from kernel to kernel, or where many chains make few steps, to share the cost of a call. A lane
-whose chain has made its steps gets the next one. On accelerators all chains have lanes at once.
+Each CPU thread has one lane, so that no chain waits for another. A thread has several if XLA cannot
+make one kernel of a step (see `bdtppl.inference.compiling`), to share the cost of switching
+kernels, or if many chains make few steps, to share the cost of a call. A lane whose chain has made
+its steps gets the next one. All chains have lanes at once on accelerators.
 
-Chains have random numbers of their own: their draws depend neither on lanes nor on other chains.
+Each chain has its own random numbers, so its draws depend neither on lanes nor on other chains.
 """
 
 from contextlib import suppress
@@ -20,9 +20,9 @@ from bdtppl.inference.nuts.kernel import Chains, Lane, NutsDraws, Steps, advance
 from bdtppl.models.arrays.precision import in_float32
 from bdtppl.models.arrays.threads import in_threads, num_threads
 
-_LANES = 8  # of a thread with several
+_LANES = 8  # lanes of a thread with several
 _FEW_STEPS = 4
-_ROUNDS = 256  # of one call of the compiled function
+_ROUNDS = 256  # rounds of one call of the compiled function
 
 
 @in_float32
@@ -38,9 +38,9 @@ def walk(
     first, stop
         Numbers of the first step, and of the one to stop before.
     seeds
-        uint32 [k, 2]; of chains.
+        uint32 [k, 2]; seeds of the chains.
     paths, chains
-        Of each chain, leading axis k.
+        Arrays of each chain, leading axis k.
     """
     run = _LaneRun(shared, first, stop, seeds, paths, chains)
     if jax.default_backend() != "cpu":
@@ -56,7 +56,7 @@ def walk(
 
 
 class _LaneRun:
-    """Chains that wait for a lane, and the states of those that had one."""
+    """Chains that wait for a lane, and the states of finished ones."""
 
     def __init__(self, shared, first, stop, seeds, paths, chains):
         self.shared, self.first, self.stop = shared, first, stop
@@ -70,7 +70,7 @@ class _LaneRun:
         self.lock = Lock()
 
     def is_one_kernel(self) -> bool:
-        """Whether steps in a single lane are one kernel."""
+        """Return whether steps in a single lane are one kernel."""
         lanes, paths = self._empty(1)
         return advance.is_one(self.shared, lanes, paths, np.zeros(1, bool), rounds=_ROUNDS)
 
@@ -93,7 +93,7 @@ class _LaneRun:
             self._collect(lanes, numbers, made, kept)
 
     def _empty(self, width: int) -> tuple[Lane, Any]:
-        """Lanes without a chain, and places for their paths."""
+        """Make lanes without a chain, and places for their paths."""
         first = jax.tree.map(lambda a: np.repeat(a[:1], width, axis=0), self.chains)
         paths = jax.tree.map(lambda a: np.repeat(a[:1], width, axis=0), self.paths)
         return empty_lane(self.shared, first), paths
@@ -101,7 +101,7 @@ class _LaneRun:
     def _fill(
         self, lanes: Lane, paths: Any, numbers: np.ndarray, begins: np.ndarray
     ) -> tuple[Lane, np.ndarray]:
-        """Give lanes without a chain the next ones."""
+        """Assign the next chains to empty lanes."""
         free = []
         for place in np.flatnonzero(numbers < 0):
             with suppress(Empty):
@@ -128,7 +128,7 @@ class _LaneRun:
                 self.draws = jax.tree.map(lambda a: np.empty((*room, *a.shape[2:]), a.dtype), kept)
 
     def _collect(self, lanes: Lane, numbers: np.ndarray, made: np.ndarray, kept: NutsDraws) -> None:
-        """Keep the steps made, and take out chains that have made all."""
+        """Store the steps made, and remove chains that have made all."""
         for place, number in enumerate(numbers):
             if number < 0:
                 continue

@@ -1,8 +1,8 @@
 """No-U-turn sampling of soft trees, compiled once for all topologies of a size.
 
 Warm-up is Stan's: step size by dual averaging, a diagonal mass matrix in windows that double.
-Meanwhile the sharpness of the splits goes linearly from ``h_init`` to ``h_final``, which it reaches
-where the last window begins, so that what draws use is adapted to ``h_final`` alone.
+Meanwhile the sharpness of the splits changes linearly from ``h_init`` to ``h_final``, which it
+reaches at the start of the last window, so that the final adaptation is to ``h_final`` alone.
 
 The topology and the settings of a step (adaptation, sharpness) are data, and the compiled function
 makes steps of one chain. So one function serves warm-up, draws, and any number of chains of any
@@ -36,7 +36,7 @@ from bdtppl.models.settings import check_parameters, parameter
 KernelName = Literal["lanes", "blackjax"]
 
 _LEAST_ROOM = 4096  # steps of a schedule, so that few lengths are compiled
-_PADDED = 8  # chains that begin together
+_PADDED = 8  # chains that start together
 
 
 class Density(Protocol):
@@ -44,13 +44,13 @@ class Density(Protocol):
 
     @property
     def log_density(self) -> Callable[..., jax.Array]:
-        """Log density of (position [size], paths, sharpness, inputs=), up to a constant."""
+        """Return the log density of (position [size], paths, sharpness, inputs=)."""
         ...
 
 
 @dataclass(frozen=True)
 class NUTS:
-    """Settings of the sampler, and its use.
+    """Settings of the sampler, and its methods.
 
     Attributes
     ----------
@@ -59,15 +59,15 @@ class NUTS:
     h_init, h_final
         Sharpness at the first step, and of draws.
     target_acceptance
-        Of the step size's adaptation, in (0, 1).
+        Target acceptance rate of the step size's adaptation, in (0, 1).
     max_doublings
-        A trajectory has at most 2^max_doublings steps. In soft trees with sharp splits longer ones
-        rarely turn back, and give fewer effective draws for what they cost.
+        A trajectory has at most 2^max_doublings steps. Longer ones rarely turn back in soft trees
+        with sharp splits, and give fewer effective draws for their cost.
     early_doublings
         The same before the last window of warm-up, when step sizes and masses are adapted to other
-        splits and many trajectories are too long. (Of our own kernel alone.)
+        splits and many trajectories are too long. Only our own kernel uses it.
     kernel
-        "lanes" for our own, in which no chain waits for another, or "blackjax" for BlackJAX's.
+        "lanes" is our own, in which no chain waits for another, and "blackjax" is BlackJAX's.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class NUTS:
     def start(
         self, rng_key: jax.Array, density: Any, paths: Any, num_chains: int, *, tries: int = 10
     ) -> Chains:
-        """Begin each chain at the best of some draws from the prior.
+        """Start each chain at the best of some draws from the prior.
 
         Parameters
         ----------
@@ -139,11 +139,11 @@ class NUTS:
             The density; a `bdtppl.inference.soft.density.SoftDensity`, or a pytree with its methods
             ``log_density``, ``position`` and ``draw_prior``.
         paths
-            Arrays of the topologies that the density reads, [..., n + 1, n].
+            Arrays of the topologies that the density uses, [..., n + 1, n].
         num_chains
             Chains of each topology.
         tries
-            Draws from the prior; the one of the greatest finite density at ``h_init`` is taken.
+            Draws from the prior; the one with the greatest finite density at ``h_init`` is used.
 
         Raises
         ------
@@ -192,34 +192,34 @@ class NUTS:
         chains
             From `start`, or from a stage before.
         num_steps
-            Steps to go on for; default all that are left.
+            Number of steps; default all that are left.
 
         Returns
         -------
         Chains, NutsDraws
-            The chains, and the steps: they show how far warm-up has got, and are no draws.
+            The chains, and the steps: they show the progress of warm-up, and are not draws.
 
         Raises
         ------
         ValueError
-            If there is no step to go on for.
+            If there is no step left.
         """
         first = self._warmed(chains)
         stop = self.warmup if num_steps is None else min(first + num_steps, self.warmup)
         if stop <= first:
-            raise ValueError(f"There is no step to make from {first} of {self.warmup} on.")
+            raise ValueError(f"There is no step left after {first} of {self.warmup}.")
         return self._walk(rng_key, density, paths, chains, first, stop)
 
     @in_float32
     def draw(
         self, rng_key: jax.Array, density: Density, paths: Any, chains: Chains, num_draws: int
     ) -> tuple[Chains, NutsDraws]:
-        """Draw from the states of the chains on, without adapting.
+        """Draw from the current states of the chains, without adapting.
 
         Parameters
         ----------
         rng_key, density, paths
-            See `start`. Each call that goes on from another needs a new key.
+            See `start`. Each call that continues another needs a new key.
         chains
             After warm-up.
         num_draws
@@ -228,11 +228,11 @@ class NUTS:
         Raises
         ------
         ValueError
-            If warm-up is not over, or there is nothing to draw.
+            If warm-up is not complete, or there is nothing to draw.
         """
         first = self._warmed(chains)
         if first < self.warmup:
-            raise ValueError(f"chains have made {first} of {self.warmup} steps of warm-up.")
+            raise ValueError(f"chains must complete warm-up; got {first} of {self.warmup} steps.")
         if num_draws < 1:
             raise ValueError(f"num_draws must be at least 1; got {num_draws}.")
         return self._walk(rng_key, density, paths, chains, first, first + num_draws)
@@ -282,7 +282,7 @@ def nothing_finite(tries: int) -> ValueError:
 
 @partial(jax.jit, static_argnums=0, compiler_options=COMPILED_QUICKLY)
 def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, Any]:
-    """Take the position of the greatest finite density, and that density; leading axis [chain]."""
+    """Return the position of the greatest finite density and that density, [chain] first."""
 
     def of_chain(values, inputs, paths):
         def log_density(position, inputs):
@@ -300,7 +300,7 @@ def _best(tries, density, sharpness, values, inputs, paths) -> tuple[Any, Any, A
 
 
 def _words(rng_key: jax.Array) -> list[list[int]]:
-    """Take keys apart into numbers."""
+    """Convert keys to numbers."""
     return np.asarray(jax.random.key_data(rng_key)).reshape(rng_key.size, -1).tolist()
 
 

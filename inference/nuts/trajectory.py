@@ -1,14 +1,14 @@
-"""A trajectory of the no-U-turn sampler, made point by point.
+"""A trajectory of the no-U-turn sampler, built point by point.
 
-A transition of NUTS is usually written as a recursion, or as loops within loops; side by side, all
-chains then wait for the longest trajectory. Here each part of the work evaluates the density once:
+A transition of NUTS is usually written as a recursion, or as nested loops, so that all chains in a
+batch wait for the longest trajectory. Here each part of the work evaluates the density once:
 `extend` adds one point to a trajectory at any stage. Many trajectories are extended side by side,
-and one that ends makes room for the next.
+and a finished one is replaced by the next.
 
 The trajectory doubles until it turns back, or diverges: a subtree of as many points as there are is
-built at one of its ends, point by point. Of the subtree's own subtrees the first momenta and the
-sums of momenta are kept, one for each level, to see whether they turn back. A draw is taken from
-the points by progressive multinomial sampling.
+built at one of its ends, point by point. The first momenta and the sums of momenta of the subtree's
+own subtrees are stored, one for each level, to detect whether they turn back. Progressive
+multinomial sampling selects a draw from the points.
 
 References
 ----------
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-_DIVERGENCE = 1000.0  # of the energy, as in Stan
+_DIVERGENCE = 1000.0  # limit of the energy error, as in Stan
 
 
 class Draw(NamedTuple):
@@ -50,7 +50,7 @@ class Trajectory(NamedTuple):
     Attributes
     ----------
     position, momentum, gradient
-        float [2, size]; of its left and its right end, the subtree included.
+        float [2, size]; values at its left and its right end, including the subtree.
     start
         Energy at the start; NaN before the start is evaluated.
     draw, log_weight, momentum_sum
@@ -58,7 +58,7 @@ class Trajectory(NamedTuple):
     doublings
         int; the trajectory has 2^doublings points.
     subtree_draw, subtree_log_weight, subtree_sum
-        The same of the subtree.
+        The same for the subtree.
     first, sum_before
         float [most doublings, size]; for each level, the first momentum of the latest subtree of
         the subtree, and the sum of momenta before it.
@@ -67,7 +67,7 @@ class Trajectory(NamedTuple):
     goes_right
         bool; which end it grows at.
     acceptance
-        float; sum over points of the probability to accept them.
+        float; sum over points of their acceptance probabilities.
     num_steps
         int; points without the start.
     is_over, is_divergent
@@ -96,7 +96,7 @@ class Trajectory(NamedTuple):
 
 
 def begin_trajectory(position: jax.Array, momentum: jax.Array, max_doublings: int) -> Trajectory:
-    """Begin with a start that is not evaluated yet."""
+    """Start with a point that is not evaluated yet."""
     zero, none = jnp.zeros((), position.dtype), jnp.zeros_like(position)
     draw = Draw(position, zero, zero)
     levels = jnp.zeros((max_doublings, *position.shape), position.dtype)
@@ -139,15 +139,15 @@ def extend(
     trajectory
         The trajectory so far.
     log_density
-        Of a position [size].
+        Log density of a position [size].
     step_size
-        Of the leapfrog integrator.
+        Step size of the leapfrog integrator.
     inverse_mass
         float [size]; diagonal.
     uniform
         float [3]; independent numbers from (0, 1).
     most_doublings
-        After which it ends; default, and at most, those that it has room for.
+        Doublings after which it ends; default, and at most, its capacity.
     """
     old, is_start = trajectory, jnp.isnan(trajectory.start)
     step = jnp.where(is_start, 0.0, jnp.where(old.goes_right, step_size, -step_size))
@@ -163,7 +163,7 @@ def extend(
     energy = jnp.where(jnp.isnan(energy), jnp.inf, energy)
     point = Draw(position, value, energy)
 
-    # While the start is the only point, it is the draw for any weight.
+    # The start is the draw for any weight while it is the only point.
     loss = jnp.where(is_start, 0.0, energy - old.start)
     is_divergent = ~(loss <= _DIVERGENCE)
     log_weight = jnp.logaddexp(old.subtree_log_weight, -loss)
@@ -172,7 +172,7 @@ def extend(
     subtree_sum = old.subtree_sum + momentum
     turns, first, sum_before = _subtrees(old, momentum, subtree_sum, inverse_mass)
 
-    # The subtree is whole, or the trajectory ends without it.
+    # The subtree is complete, or the trajectory ends without it.
     leaf = old.leaf + 1
     is_whole = ~is_start & ~is_divergent & ~turns & (leaf == 1 << old.doublings)
     moves = is_whole & (jnp.log(uniform[1]) < log_weight - old.log_weight)
@@ -207,9 +207,9 @@ def extend(
 
 
 def _subtrees(old: Trajectory, momentum, total, inverse_mass):
-    """Whether one of the subtree's own subtrees that end here turns back, and what is kept."""
+    """Return whether a subtree of the subtree that ends here turns back, and stored values."""
     level = jnp.arange(len(old.first))
-    before = lax.population_count(old.leaf >> 1)  # level that an even leaf is kept at
+    before = lax.population_count(old.leaf >> 1)  # level at which an even leaf is stored
     ending = lax.population_count(old.leaf ^ (old.leaf + 1)) - 1  # subtrees that end here
     ends_here = (level <= before) & (level > before - ending)
     within = total[None] - old.sum_before
@@ -220,7 +220,7 @@ def _subtrees(old: Trajectory, momentum, total, inverse_mass):
 
 
 def _turns(left, right, total, inverse_mass) -> jax.Array:
-    """Whether the ends of a trajectory come nearer to each other, by momenta [..., size]."""
+    """Return whether the ends of a trajectory approach each other, by momenta [..., size]."""
     way = (total - (left + right) / 2) * inverse_mass
     return ((left * way).sum(axis=-1) <= 0) | ((right * way).sum(axis=-1) <= 0)
 

@@ -1,4 +1,4 @@
-"""Particle filters over hard trees: trees grown from the root, weighed and resampled on the way.
+"""Particle filters over hard trees, which are grown from the root, weighted and resampled.
 
 References
 ----------

@@ -1,11 +1,11 @@
 """The particle filter: several independent runs, one compiled computation.
 
 Trees grow from the root in breadth-first order. One node of each particle is settled at a time: it
-stops or is split (section 3.1). The target after each is the prior weight of the choices made times
-the marginal likelihood of the partition so far; what the particle's weight gains is the ratio of
-targets over the probability of the proposal. Where the effective sample size of a run has fallen
-low, its particles are resampled and share their mean weight, so the mean weight of a run's
-particles has the sum over all trees as its expectation, whenever and however it was resampled.
+stops or is split (section 3.1). The target after each step is the prior weight of the choices made
+times the marginal likelihood of the partition so far; the weight of the particle is multiplied by
+the ratio of targets over the proposal probability. If the effective sample size of a run is low,
+its particles are resampled and share their mean weight. The mean weight of a run's particles is
+therefore an unbiased estimate of the sum over all trees, for any resampling scheme.
 
 References
 ----------
@@ -49,7 +49,7 @@ class Particles(NamedTuple):
     next
         int32 [m]; the first slot that is not settled.
     log_prior, log_likelihood
-        float64 [m]; log weights of the choices made, and log marginals of the leaves, summed.
+        float64 [m]; sum of log weights of the choices made and log marginals of the leaves.
     log_weight
         float64 [m].
     """
@@ -68,8 +68,8 @@ class Stages(NamedTuple):
     Attributes
     ----------
     effective_size
-        float64 [k, runs]; effective sample size after each stage of growth, NaN in stages that the
-        run no longer had.
+        float64 [k, runs]; effective sample size after each stage of growth, NaN after the run's
+        end.
     is_resampled
         bool [k, runs]; whether the particles were resampled before the stage.
     num_overflows
@@ -85,7 +85,7 @@ class Stages(NamedTuple):
 
 
 class FinishedRuns(NamedTuple):
-    """Finished particles, and how the runs went."""
+    """Finished particles, and records of the runs."""
 
     particles: Particles
     stages: Stages
@@ -119,11 +119,11 @@ def settle(
     model
         The model.
     proposal
-        Weighs choices.
+        Proposal for the choices.
     particles
         Particles.
     end
-        int32 [m]; slots from here on are left alone.
+        int32 [m]; first slot that must not be settled.
     uniform
         float64 [m]; uniform numbers in [0, 1).
 
@@ -132,14 +132,15 @@ def settle(
     particles
         The particles. A tree without room for two more nodes stops with probability one.
     overflows
-        bool [m]; whether that kept a node from splitting.
+        bool [m]; whether that prevented a split.
     """
     shape, slot = particles.shape, particles.next
     every, capacity, num_rules = jnp.arange(len(slot)), shape.capacity, model.left_rows.shape[1]
     is_open = slot < end
     at = jnp.where(is_open, slot, 0)
     depth = shape.depth[every, at]
-    # Particles with nothing to settle stand at one and the same node, which costs next to nothing.
+    # Particles with nothing to settle are assigned one and the same node, which costs next to
+    # nothing.
     rows = jnp.where(is_open[:, None], particles.rows[every, at], 0)
     choice = draw_particle_choice(model, proposal, rows, jnp.where(is_open, depth, 0), uniform)
 
@@ -167,7 +168,7 @@ def settle(
 
 
 def _score_leaves(model: PackedModel, rows: jax.Array) -> jax.Array:
-    """Leaf scores of rows [m, W]; sums over rows are written out in pieces."""
+    """Return leaf scores of rows [m, W]; sums over rows are computed in pieces."""
     piece = max(1, _LEAF_ENTRIES // (64 * rows.shape[1]))
     if model.classes is not None or len(rows) <= piece:
         return leaf_scores(model, rows)
@@ -177,7 +178,7 @@ def _score_leaves(model: PackedModel, rows: jax.Array) -> jax.Array:
 def resample_particles(
     rng_keys: jax.Array, particles: Particles, is_wanted: jax.Array, resampling: Resampling
 ) -> Particles:
-    """Draw the particles of some runs anew in proportion to their weights.
+    """Resample the particles of some runs in proportion to their weights.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def resample_particles(
     is_wanted
         bool [runs].
     resampling
-        How.
+        Resampling scheme.
     """
     num_runs = len(rng_keys)
     log_weight = particles.log_weight.reshape(num_runs, -1)
@@ -209,7 +210,7 @@ class Noise(NamedTuple):
     Attributes
     ----------
     uniform
-        float64 [k, runs, N]; what each particle settles each slot by, until `renewed`.
+        float64 [k, runs, N]; random number of each particle for each slot, until `renewed`.
     rng_keys
         Keys [k, runs] of the resampling before each stage.
     """
@@ -220,9 +221,9 @@ class Noise(NamedTuple):
 
 @partial(jax.jit, static_argnames=("runs", "size", "capacity"))
 def draw_particle_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: int) -> Noise:
-    """Draw for runs of N particles (``size``); a run's numbers do not depend on how many there are.
+    """Draw for runs of N particles (``size``); a run's numbers do not depend on the number of runs.
 
-    This is apart from `grow_particles` because it is compiled once for all tables.
+    This is separate from `grow_particles` because it is compiled once for all tables.
     """
     key_settle, key_resample = jax.random.split(rng_key)
     # Entries of an array of random numbers depend on their place alone, so the runs come first.
@@ -232,11 +233,11 @@ def draw_particle_noise(rng_key: jax.Array, *, runs: int, size: int, capacity: i
 
 
 def renewed(rng_keys: jax.Array, uniform: jax.Array, is_wanted: jax.Array) -> jax.Array:
-    """Draw the numbers of some runs anew, float64 [k, runs, N].
+    """Redraw the numbers of some runs, float64 [k, runs, N].
 
-    Particles whose layers differ in size stand at different slots. One that takes the place of
-    another may settle a slot that the other has settled before; by the same number it would repeat
-    what the resampling already knows, and the estimate would not be unbiased.
+    Particles whose layers differ in size are at different slots. A resampled particle may settle a
+    slot that the particle in its place settled before. With the same number its choice would depend
+    on the resampling, and the estimate would be biased.
 
     Parameters
     ----------
@@ -267,23 +268,23 @@ def grow_particles(
     Parameters
     ----------
     noise
-        Random numbers, which also say how many runs, particles and slots there are.
+        Random numbers, whose shape gives the numbers of runs, particles and slots.
     model
         The model.
     by_layer
         bool; whether a stage settles all nodes of one depth, or one node.
     ess_threshold
-        Particles are resampled before a stage where the effective sample size is below this share
-        of their number.
+        Particles are resampled before a stage if the effective sample size is below this share of
+        their number.
     proposal
-        Weighs choices.
+        Proposal for the choices.
     resampling
-        Draws particles anew.
+        Resampling scheme.
 
     Returns
     -------
     Run
-        With particles [runs * N], run by run.
+        Finished runs, with particles [runs * N], run by run.
     """
     capacity, num_runs, size = noise.uniform.shape
     every = jnp.arange(num_runs * size)
@@ -306,7 +307,7 @@ def grow_particles(
             lambda some: some,
             particles,
         )
-        # Node by node all particles stand at the same slot.
+        # All particles are at the same slot if nodes are settled one by one.
         uniform = lax.cond(
             is_wanted.any() & by_layer,
             lambda old: renewed(keys[:, 1], old, is_wanted),

@@ -1,8 +1,8 @@
 """Proposals for a particle's next node: the three of Lakshminarayanan et al. 2013, and a mixture.
 
-A node stops or is split by one of its rules; a proposal weighs these choices. Many particles stand
-at the same node, so each distinct node is weighed once, in pieces of one size, and every particle
-draws from the weights of its node.
+A node stops or is split by one of its rules; a proposal weights these choices. Many particles are
+at the same node, so weights are computed once for each distinct node, in pieces of one size, and
+every particle draws from the weights of its node.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from bdtppl.inference.summaries.distinct import distinct
 from bdtppl.models.hard.node_scores import leaf_scores, node_weights, split_scores
 from bdtppl.models.hard.packed_model import PackedModel
 
-_ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighed at once
+_ENTRIES_WEIGHED = 1 << 15  # nodes times rules that are weighted at once
 _LEAST_PIECE = 4
-_SHARE_OF_PRIOR = 0.1  # of what the defensive proposal draws
+_SHARE_OF_PRIOR = 0.1  # share of the prior in the defensive proposal
 
 ProposalWeights = Callable[[PackedModel, jax.Array, jax.Array], jax.Array]
 """From rows [p, W] of nodes and the prior's log weights [p, R + 1] of their rules and, last, of
@@ -29,15 +29,15 @@ stopping, to log weights [p, R + 1] of proposing them, which need not be normali
 
 
 def _prior(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Propose as the prior does."""
+    """Propose from the prior."""
     return log_weight
 
 
 def _empirical(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Stop or choose a column as the prior would, then any of its available rules alike.
+    """Stop or choose a column by the prior, then choose uniformly among its available rules.
 
-    The paper's law ignores how wide the gaps between a node's values are. It differs from the prior
-    only where that weighs cuts unequally.
+    The paper's proposal ignores the widths of the gaps between a node's values. It differs from the
+    prior only if that weights cuts unequally.
     """
     log_rule = log_weight[:, :-1]
     is_rule = jnp.isfinite(log_rule)
@@ -49,16 +49,16 @@ def _empirical(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> ja
 
 
 def _optimal(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Weigh choices by the prior times the change in likelihood (one-step optimal)."""
+    """Weight choices by the prior times the change in likelihood (one-step optimal)."""
     gain = split_scores(model, rows) - leaf_scores(model, rows)[:, None]
     return log_weight + jnp.pad(gain, ((0, 0), (0, 1)))
 
 
 def _defensive(model: PackedModel, rows: jax.Array, log_weight: jax.Array) -> jax.Array:
-    """Propose as the optimal law does, and once in ten times as the prior does.
+    """Propose by the optimal proposal, and once in ten times by the prior.
 
-    The optimal law hardly ever draws splits that pay only with those below them, so that trees with
-    such splits have great weights that no particle meets. A mixture with the prior bounds these
+    The optimal proposal hardly ever draws splits that pay only with those below them, so trees with
+    such splits have large weights but no particles. A mixture with the prior bounds these
     (Hesterberg 1995, Weighted average importance sampling and defensive mixture distributions).
     """
     optimal = _optimal(model, rows, log_weight)
@@ -83,8 +83,8 @@ class ParticleChoice(NamedTuple):
     rule
         int32 [m]; rule, or the number of rules R to stop.
     terms
-        float64 [m, 3]; the prior's log weight of the choice, the log probability of proposing it,
-        and the prior's log weight of stopping.
+        float64 [m, 3]; the prior's log weight of the choice, the log proposal probability, and the
+        prior's log weight of stopping.
     has_rule
         bool [m]; whether any rule was available.
     """
@@ -101,14 +101,14 @@ def draw_particle_choice(
     depth: jax.Array,
     uniform: jax.Array,
 ) -> ParticleChoice:
-    """Draw what to do with one node of each particle.
+    """Draw the choice for one node of each particle.
 
     Parameters
     ----------
     model
         The model.
     proposal
-        Weighs choices.
+        Proposal for the choices.
     rows, depth
         uint64 [m, W] and int32 [m]; the nodes' rows, and the splits above them.
     uniform
@@ -147,7 +147,7 @@ def draw_particle_choice(
 
 
 def _draw_choices(cumulative: jax.Array, row: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Find the first place of each particle's row whose running sum lies above its number, [m]."""
+    """Return the first place of each particle's row whose running sum exceeds its number, [m]."""
     last = cumulative.shape[1] - 1
     target = uniform * cumulative[row, last]
 

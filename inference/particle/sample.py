@@ -1,8 +1,8 @@
 """Run particle filters and collect a posterior with its evidence.
 
-Runs are made in groups, side by side in threads or over workers. How they are grouped depends on
-the problem alone, so the same key gives the same trees on any machine, and whether or not the
-groups are made in one go.
+Runs are made in groups, side by side in threads or on workers. The grouping depends on the problem
+alone, so the same key gives the same trees on any machine, even if the run is interrupted between
+groups.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _WORK_AT_ONCE = 20_000_000  # rows times features times particles of runs: ten s
 
 
 class _Runs(NamedTuple):
-    """Particles [m] of a group of finished runs, and how these went."""
+    """Particles [m] of a group of finished runs, and their records."""
 
     shape: Shape
     log_prior: Any
@@ -51,7 +51,7 @@ class _Runs(NamedTuple):
 
 
 class FilterState(NamedTuple):
-    """Runs on their way.
+    """State of running filters.
 
     Attributes
     ----------
@@ -75,22 +75,21 @@ class Filtered(NamedTuple):
     ----------
     posterior
         The particles, runs as chains, with their weights. Its ``log_evidence`` is the log of the
-        mean of the runs' estimates, its standard error that of their spread; both NaN where the
-        prior is not normalised, and the error also where there is one run.
+        mean of the runs' estimates, its standard error that of their spread; both are NaN if the
+        prior is not normalised, and the error also for one run.
     log_partition, log_partition_se
-        Log of the sum over trees of prior weight times likelihood, estimated, and its standard
-        error: the largest of the delta method's, that of log-normal runs, and how far the estimate
-        lies below the sum over the trees that were found. The estimate is unbiased on the scale of
-        the sum itself.
+        Estimate of the log of the sum over trees of prior weight times likelihood, and its standard
+        error: the largest of the delta method's, that of log-normal runs, and the gap below the sum
+        over the trees found. The estimate is unbiased on the scale of the sum itself.
     log_found
-        Log of the sum over the distinct trees that were found: the whole sum is no less.
+        Log of the sum over the distinct trees found, a lower bound of the whole sum.
     log_partition_of_run
         float64 [runs]; each run's own estimate.
     effective_size
-        float64 [stages, runs]; effective sample size after each stage of growth, NaN in stages that
-        a run no longer had.
+        float64 [stages, runs]; effective sample size after each stage of growth, NaN after the
+        run's end.
     num_resampled
-        int [runs]; how often the particles were resampled.
+        int [runs]; number of resampling steps.
     num_overflows
         int [runs]; nodes that had a rule and stopped because the tree had no room.
     """
@@ -116,20 +115,20 @@ class ParticleFilters(Inference[FilterState, Filtered]):
     particles, runs
         Particles of each run, and the runs.
     proposal
-        Law of the next node: "prior"; "empirical", the prior with cuts uniform among the
-        available ones of the feature; "optimal", in proportion to the prior times the change in
+        Proposal for the next node: "prior"; "empirical", the prior with cuts uniform among the
+        available ones of the feature; "optimal", proportional to the prior times the change in
         likelihood; or "defensive", a mixture of nine tenths optimal and one tenth prior.
     growth
-        Particles are weighed after each "node", breadth first, or each "layer".
+        Particles are weighted after each "node", breadth first, or each "layer".
     resampling
-        Law by which particles are drawn anew, or "never".
+        Resampling scheme, or "never".
     ess_threshold
-        Particles are drawn anew where their effective sample size is below this share of their
-        number; the authors' code uses a tenth.
+        Particles are resampled if their effective sample size is below this share of their number;
+        the authors' code uses a tenth.
     capacity
-        Most nodes of a tree, a bound of the model: trees that need more have no weight, so the
-        estimates are of the sum over those that fit. Where no node has overflowed, no particle has
-        met the bound.
+        Most nodes of a tree, a bound of the model: larger trees have no weight, so the estimates
+        are of the sum over those that fit. If no node has overflowed, no particle has reached the
+        bound.
 
     Raises
     ------
@@ -159,7 +158,7 @@ class ParticleFilters(Inference[FilterState, Filtered]):
 
     @property
     def _group_size(self) -> int:
-        """Runs of a group: all are of one size, so that they run the same compiled code."""
+        """Return the number of runs of a group, the same for all, to share compiled code."""
         design = self.model.design
         work = design.num_rows * design.num_features * int(self.particles)
         sizes = [size for size in range(1, self.runs + 1) if self.runs % size == 0]
@@ -180,19 +179,19 @@ class ParticleFilters(Inference[FilterState, Filtered]):
         return [(noise.uniform[:, group], noise.rng_keys[:, group]) for group in groups]
 
     def start(self, rng_key: jax.Array) -> FilterState:
-        """Begin with no run."""
+        """Start with no runs."""
         return FilterState(rng_key, 0, None)
 
     @in_float64
     def from_arrays(self, rng_key: jax.Array, arrays: Mapping[str, np.ndarray]) -> FilterState:
-        """Read a state back."""
+        """Read a stored state."""
         given = *self._shared, *self._noise(rng_key)[0]
         like = jax.eval_shape(lambda: _run_group(*given))
         groups = jax.tree.map(lambda a: jax.ShapeDtypeStruct((0, *a.shape), a.dtype), like)
         state = read_state(FilterState(rng_key, 0, groups), arrays)
         lengths = {len(array) * self._group_size for array in jax.tree.leaves(state.groups)}
         if lengths != {state.num_runs} or state.num_runs > self.runs:
-            raise ValueError("the lengths of its arrays do not fit together")
+            raise ValueError("the lengths of its arrays are inconsistent")
         return state
 
     def num_steps(self, state: FilterState) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""The exact posterior of hard trees, as the inside algorithm of a weighted grammar."""
+"""The exact posterior of hard trees, by the inside algorithm of a weighted grammar."""

@@ -38,8 +38,8 @@ class Chart(NamedTuple):
     has_rule
         bool [N].
     node_facts, rule_facts
-        Further fields of `Node` [N, ...] and `Rule` [E], or [E, D] where they depend on the depth,
-        that the prior reads; where that is the log of a count, the count, int32.
+        Further fields of `Node` [N, ...] and `Rule` [E], or [E, D] if they depend on the depth,
+        that the prior uses; logs of counts are stored as counts, int32.
     log_count
         float64; logs of the counts 0, 1, 2, ...; the entry of 0 is 0, and never used.
     node_range, production_range
@@ -47,7 +47,7 @@ class Chart(NamedTuple):
     num_blocks, root, depth_limit
         int32 scalars.
     levels
-        int32 [D]; the depths 0 to D - 1, or one 0 where depth does not matter.
+        int32 [D]; the depths 0 to D - 1, or one 0 if depth does not matter.
     block_productions
         An array whose length is the most productions of a block (lengths are static under jit).
     """
@@ -81,7 +81,7 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
     usual = 2 * _FEW_PRODUCTIONS if is_small else _BLOCK_PRODUCTIONS
     block_productions = max(usual, padded_size(widest))
     node_range, production_range = _blocks(grammar, block_productions)
-    # Dynamic slices clamp at the end, so the arrays reach one whole block past it.
+    # Dynamic slices clamp at the end, so the arrays extend one whole block beyond it.
     num_nodes = padded_size(grammar.num_subproblems + BLOCK_NODES)
     num_productions = padded_size(grammar.num_productions + block_productions)
     num_blocks = padded_size(max(len(node_range), 16))
@@ -101,7 +101,7 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
         (grammar.left, grammar.right, grammar.parent, grammar.feature),
         num_productions,
     )
-    # Padding stops for certain: a prior may split for certain where there is a rule.
+    # Padding always stops: a prior may always split if there is a rule.
     has_rule = np.zeros(num_nodes, bool)
     has_rule[: len(grammar.has_rule)] = grammar.has_rule
     return Chart(
@@ -127,7 +127,7 @@ def _build_chart(grammar: Grammar, prior: TreePrior) -> Chart:
 
 
 def facts_of(grammar: Grammar, prior: TreePrior) -> tuple[dict[str, np.ndarray], ...]:
-    """Values that a prior reads of nodes and of rules; logs of counts are left as the counts."""
+    """Return facts of nodes and of rules that a prior uses; logs of counts are left as counts."""
 
     def values(name: str) -> np.ndarray:
         own = getattr(grammar, name.removeprefix("log_"))
@@ -140,7 +140,7 @@ def facts_of(grammar: Grammar, prior: TreePrior) -> tuple[dict[str, np.ndarray],
 
 
 def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
-    """Lay out a grammar with the facts that a prior reads, once for all such priors."""
+    """Lay out a grammar with the facts that a prior uses, once for all such priors."""
     facts = tuple(prior.node_facts), tuple(prior.rule_facts)
     key = (prior.depends_on_depth, *facts, rule_law(prior))
     if key not in grammar.charts:
@@ -151,7 +151,7 @@ def chart_for(grammar: Grammar, prior: TreePrior) -> Chart:
 
 
 def _blocks(grammar: Grammar, block_productions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut every height above 0 into blocks, [blocks, 2] node ranges and production ranges."""
+    """Divide every height above 0 into blocks, [blocks, 2] node ranges and production ranges."""
     first = grammar.first_production
     bounds = np.searchsorted(grammar.height, np.arange(1, int(grammar.height[-1]) + 2))
     ranges = [(0, 0)]
@@ -170,7 +170,7 @@ class ChartBlock(NamedTuple):
     """One block of the chart; K nodes, P productions."""
 
     nodes: jax.Array  # int32 [K]
-    is_node: jax.Array  # bool [K], False beyond the block's end
+    is_node: jax.Array  # bool [K], False after the block's end
     is_production: jax.Array  # bool [P]
     production_start: jax.Array
     left: jax.Array
@@ -181,12 +181,12 @@ class ChartBlock(NamedTuple):
 
 
 def take(array: jax.Array, index: Any) -> jax.Array:
-    """Look up entries whose indices are known to be in bounds."""
+    """Return entries whose indices are known to be in bounds."""
     return array.at[index].get(mode="promise_in_bounds")
 
 
 def _read(chart: Chart, name: str, values: jax.Array) -> jax.Array:
-    """Entries of a fact as priors read them."""
+    """Return the entries of a fact in the form that priors use."""
     is_count = jnp.issubdtype(values.dtype, jnp.integer)
     if name.startswith("log_") and is_count:
         return take(chart.log_count, values)
@@ -194,7 +194,7 @@ def _read(chart: Chart, name: str, values: jax.Array) -> jax.Array:
 
 
 def node_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Node:
-    """Facts of some nodes at some depths, which broadcast against each other."""
+    """Return facts of some nodes at some depths, which broadcast against each other."""
     has_rule = chart.has_rule[index]
     if chart.uses_depth:
         has_rule = has_rule & (depth < chart.depth_limit)
@@ -203,7 +203,7 @@ def node_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Node:
 
 
 def rule_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Rule:
-    """Facts of some productions at some depths."""
+    """Return facts of some productions at some depths."""
     facts = {
         name: _read(chart, name, values[index] if values.ndim == 1 else values[index, depth])
         for name, values in chart.rule_facts.items()
@@ -212,12 +212,12 @@ def rule_at(chart: Chart, index: jax.Array, depth: jax.Array) -> Rule:
 
 
 def nodes_at_all_depths(chart: Chart, index: jax.Array) -> Node:
-    """Facts of some nodes [k, 1] against all depths [1, D]."""
+    """Return facts of some nodes [k, 1] against all depths [1, D]."""
     return node_at(chart, index[:, None], chart.levels[None, :])
 
 
 def block_of(chart: Chart, i: jax.Array) -> ChartBlock:
-    """Read the i-th block."""
+    """Return the i-th block."""
     node_start, node_stop = chart.node_range[i]
     start, stop = chart.production_range[i]
     size = len(chart.block_productions)

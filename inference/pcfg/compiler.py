@@ -4,7 +4,7 @@ Subproblems are found breadth first from the root, in chunks. Rows with equal co
 a subproblem is a bitset of cells. Its identity is a sum of random 64-bit keys of its cells, so sums
 at each code identify the children of all its rules (`bdtppl.inference.pcfg.expansion`), and a hash
 table turns identities into numbers. A second, independent sum over the stored bitsets verifies
-every production. Where constraints look at the path, a subproblem is a set of cells with the memory
+every production. If constraints depend on the path, a subproblem is a set of cells with the memory
 of its path (`PathMemory`).
 """
 
@@ -38,9 +38,9 @@ class TooManySubproblems(ValueError):
     limit
         The budget.
     seen
-        The size seen so far, to follow "The trees make more than ... sets of rows".
+        The size so far, to follow "The trees make more than ... sets of rows".
     remedy
-        A way to make fewer of them, to follow "Use ".
+        A remedy, to follow "Use ".
     """
 
     def __init__(self, limit: int, seen: str, remedy: str):
@@ -97,8 +97,8 @@ class _Exploration:
     def expand(self, nodes: slice, most: int) -> bool:
         """Find the productions of at most a chunk of subproblems, and their children.
 
-        Returns whether there are at most so many subproblems; where there are more, their cells are
-        not written down, which would take far more memory than to count them.
+        Returns whether there are at most that many subproblems; if there are more, their cells are
+        not stored, which would need far more memory than counting them.
         """
         members, keys = self._members.array[nodes], self._table.keys[nodes]
         if self.path is None:
@@ -123,7 +123,7 @@ class _Exploration:
         return True
 
     def _allowed(self, found: Found) -> Found:
-        """Keep the rules whose cuts are not refused."""
+        """Keep the rules whose cuts are not excluded."""
         if self.refused is None:
             return found
         return found.take(np.flatnonzero(~self.refused[found.cut]))
@@ -140,10 +140,10 @@ class _Exploration:
         return found.take(kept), np.stack(memories, axis=1)
 
     def in_order(self, rng: np.random.Generator) -> dict[str, np.ndarray] | None:
-        """Fields of the grammar, nodes by height; None if children do not add up to parents."""
+        """Return the grammar's fields, nodes by height; None if children do not sum to parents."""
         num_unsplit = self.size - sum(map(len, self._counts))
         first = _starts(np.concatenate([*self._counts, np.zeros(num_unsplit, np.int64)]))
-        del self._table, self._room  # memory that what follows can use
+        del self._table, self._room  # memory for the following steps
         members, child = self._members.array, self._child.array
         if not _is_verified(members, first, child, rng):
             return None
@@ -161,7 +161,7 @@ class _Exploration:
             moved[name] = room if room.dtype == values.dtype else np.empty_like(values)
             _move_values(values, *starts, moved[name])
             if moved[name] is room:
-                room = values  # what was moved leaves room for the next
+                room = values  # moved arrays leave room for the next
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         moved["left"], moved["right"] = room, np.empty_like(room)
@@ -178,7 +178,7 @@ def _explore(
     rng: np.random.Generator,
     keeps_productions: bool = True,
 ) -> tuple[_Exploration, np.ndarray]:
-    """Find the subproblems by one choice of random keys; returns the cell of each row too."""
+    """Find the subproblems by one choice of random keys; return the cell of each row, too."""
     codes, cell_of_row = np.unique(design.codes, axis=0, return_inverse=True)
     cell_of_row = cell_of_row.ravel().astype(np.int32)
     cells = Cells.of(
@@ -235,7 +235,7 @@ def _compile(
 
 
 def _is_remembered(grammar: Grammar, path: PathMemory) -> bool:
-    """Whether the children of every production have the memories that it leaves them."""
+    """Return whether the children of every production have the right memories."""
     memory: Any = grammar.memory
     left, right = path.children(
         memory.take(grammar.parent), grammar.feature, grammar.threshold_in_gap
@@ -245,13 +245,13 @@ def _is_remembered(grammar: Grammar, path: PathMemory) -> bool:
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
-    """Position of the first production of each node, and one past the last of all."""
+    """Return the position of the first production of each node, and one past the last of all."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
 def _is_verified(members, first, child, rng) -> bool:
-    """Whether children add up to their parents under a second identity of the stored bitsets."""
-    # Half words: the leading bits of whole ones would leave few bits of a product to chance.
+    """Return whether children sum to their parents under a second identity of the bitsets."""
+    # Half words, because the leading bits of whole ones would leave few random bits in a product.
     halves = members.view(np.uint32)
     multipliers = rng.integers(0, 2**64, halves.shape[1], np.uint64)
     return _adds_up(halves, multipliers, unsigned(first), unsigned(child))
@@ -259,7 +259,7 @@ def _is_verified(members, first, child, rng) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def _adds_up(halves, multipliers, first, child):
-    """Whether sums of products of the children of every production are those of the parent."""
+    """Return whether sums of products of all productions' children are those of the parents."""
     check = np.zeros(len(halves), np.uint64)
     for node in range(len(halves)):
         for i in range(len(multipliers)):
@@ -272,7 +272,7 @@ def _adds_up(halves, multipliers, first, child):
 
 
 def _heights(members, first, child) -> np.ndarray:
-    """Height of every node, int16; children have fewer cells, so sizes are settled in order."""
+    """Return the height of every node, int16, settled in order of size."""
     few_bits = np.min_scalar_type(64 * members.shape[1])  # which NumPy sorts fast
     size = np.bitwise_count(members).sum(axis=1, dtype=few_bits)
     order = np.argsort(size, kind="stable").astype(np.uint32)
@@ -294,7 +294,7 @@ def _settle_heights(order, first, child, height):
 
 @numba.njit(cache=True, nogil=True)
 def _num_rows(members, size):
-    """Rows in each node."""
+    """Return the rows in each node."""
     rows = np.zeros(len(members), np.int64)
     for node in range(len(members)):
         for word in range(members.shape[1]):
@@ -307,7 +307,7 @@ def _num_rows(members, size):
 
 @numba.njit(cache=True, nogil=True)
 def _move_values(values, first, moved_first, moved):
-    """Move the values of productions: node i had them from ``first[i]`` on."""
+    """Move the values of productions: those of node i start at ``first[i]``."""
     for node in range(len(first)):
         shift = first[node] - moved_first[node]
         for production in range(moved_first[node], moved_first[node + 1]):
@@ -337,7 +337,7 @@ def compile_grammar(
     max_subproblems: int = 500_000,
     keep: bool = True,
 ) -> Grammar:
-    """Compile the grammar of a design, or take it from the cache of recent ones.
+    """Compile the grammar of a design, or return it from the cache of recent ones.
 
     Parameters
     ----------
@@ -348,13 +348,13 @@ def compile_grammar(
     constraints
         Limits on the trees.
     each_cut
-        Whether every cut of a gap is a production of its own, with ``rules="cuts"``; always so
-        where boxes are kept together or cuts refused. Priors that weigh cuts of one gap apart need
-        it.
+        Whether every cut of a gap is a separate production, with ``rules="cuts"``; always so if
+        boxes are kept together or cuts excluded. Priors that weight cuts of one gap differently
+        need it.
     max_subproblems
         Budget; the memory needed is about 16 bytes times productions.
     keep
-        Whether to keep the grammar in the cache.
+        Whether to store the grammar in the cache.
 
     Returns
     -------
@@ -399,7 +399,7 @@ def count_subproblems(
         As for `compile_grammar`, which has the same errors.
     """
     constraints, each_cut = _settled(design, rules, constraints, each_cut)
-    # The cuts of a gap part rows alike, and only paths and refusals tell them apart.
+    # The cuts of a gap split rows alike, and only paths and exclusions distinguish them.
     each_cut = each_cut and bool(constraints.looks_at_path or constraints.refused)
     settings = rules, constraints, each_cut, max_subproblems
     rng = np.random.default_rng(0)
@@ -409,7 +409,7 @@ def count_subproblems(
 def _settled(
     design: Design, rules: Rules, constraints: Constraints | None, each_cut: bool
 ) -> tuple[Constraints, bool]:
-    """Judge the cuts of a design, and say whether every cut of a gap is a production."""
+    """Apply constraints to a design's cuts; return whether each cut of a gap is a production."""
     constraints = Constraints() if constraints is None else constraints
     constraints.require_free_leaves("The exact posterior")
     constraints = constraints.judged(design)

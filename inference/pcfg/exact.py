@@ -1,7 +1,7 @@
 """The exact posterior over decision trees (BCART-PCFG).
 
-`ExactPosterior` joins a compiled grammar, a tree prior, a leaf family and targets, and answers
-everything exactly: evidence, i.i.d. trees, the most probable trees, predictions, marginals.
+`ExactPosterior` joins a compiled grammar, a tree prior, a leaf family and targets, and computes
+exact results: evidence, i.i.d. trees, the most probable trees, predictions, marginals.
 
 References
 ----------
@@ -57,8 +57,8 @@ _LEAVES_A_PIECE = 4096
 class ExactPosterior(ExactTrees):
     """Exact posterior of hard trees on a compiled grammar.
 
-    N subproblems, E productions, D depths (1 where depth does not matter), d features, s
-    statistics. Each result is computed at its first use and kept.
+    N subproblems, E productions, D depths (1 if depth does not matter), d features, s statistics.
+    Each result is computed at its first use and cached.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ class ExactPosterior(ExactTrees):
     y
         Targets [n], one per row of the grammar's design; class indices for classification.
     observed
-        bool [n]; rows that are not observed stay in the grammar but add nothing to the leaves.
-        Default all.
+        bool [n]; unobserved rows stay in the grammar but add nothing to the leaves. Default all
+        observed.
 
     Raises
     ------
     ValueError
-        If the targets do not fit the rows, or the prior not the grammar (`Grammar.require`).
+        If the targets do not match the rows, or the prior the grammar (`Grammar.require`).
 
     Examples
     --------
@@ -134,16 +134,16 @@ class ExactPosterior(ExactTrees):
 
     @cached_in_float64
     def _terms(self) -> tuple:
-        """(prior, leaf scores, feature weights), the arguments of the passes."""
+        """Return (prior, leaf scores, feature weights), the arguments of the passes."""
         known = self.grammar.leaf_scores  # shared by priors
         key = _key_of((self.leaf, self.y, self.observed))
         if key not in known:
-            known.clear()  # they are as long as the chart, so only the last ones are kept
+            known.clear()  # they are as long as the chart, so only the last ones are cached
             known[key] = self._leaf_scores()
         return as_float64(self.prior), known[key], np.zeros(self.grammar.design.num_features)
 
     def _leaf_scores(self) -> jax.Array:
-        """Log marginal of every subproblem, float64 [N padded]."""
+        """Return the log marginal of every subproblem, float64 [N padded]."""
         statistics = self.statistics
         is_whole = has_whole_counts(self.leaf, statistics)
         score = leaf_scorer(self.leaf, self.grammar.design.total_weight, is_whole=is_whole)
@@ -210,24 +210,24 @@ class ExactPosterior(ExactTrees):
     def with_model(
         self, prior: TreePrior | None = None, leaf: Leaf | None = None
     ) -> "ExactPosterior":
-        """Score the same chart by other numbers of the prior or the leaf family.
+        """Rescore the same chart with other hyperparameters of the prior or the leaf family.
 
         Parameters
         ----------
         prior, leaf
-            Of the same kind as before; default the ones before.
+            Of the same kind as before; default unchanged.
         """
         prior = self.prior if prior is None else prior
         leaf = self.leaf if leaf is None else leaf
         return type(self)(self.grammar, prior, leaf, self.y, self.observed)
 
     def gradient(self, part: Literal["prior", "leaf"]) -> Any:
-        """Derive the log evidence by the numbers of the prior or the leaf family.
+        """Gradient of the log evidence with respect to the prior's or leaf family's parameters.
 
         Returns
         -------
         pytree
-            As the prior or the leaf family, gradients in place of numbers.
+            As the prior or the leaf family, with gradients instead of numbers.
         """
         return self._gradients[("prior", "leaf").index(part)]
 
@@ -296,7 +296,7 @@ class ExactPosterior(ExactTrees):
         trees, statistics = self._trees_of([derivations]), self._slot_statistics(derivations)
         probability = np.exp(log_joint - self.log_partition)
         if not prior.counts_partitions:
-            num_cuts = np.append(self.grammar.num_cuts, 1)  # the last for slots without a split
+            num_cuts = np.append(self.grammar.num_cuts, 1)  # last: slots without a split
             probability *= num_cuts[derivations.production].prod(axis=1, dtype=np.float64)
         return RankedTrees(trees, statistics, log_joint, probability)
 
@@ -331,7 +331,7 @@ class ExactPosterior(ExactTrees):
         )
 
     def _trees_of(self, parts: Sequence[Derivations]) -> Tree:
-        """Write derivations out as one batch of trees."""
+        """Convert derivations to one batch of trees."""
         num_trees = sum(len(part.num_nodes) for part in parts)
         trees = Tree.empty(num_trees, max(part.production.shape[1] for part in parts))
         pieces, end = [], 0
@@ -344,11 +344,11 @@ class ExactPosterior(ExactTrees):
         return trees
 
     def _write_out(self, trees: Tree, derivations: Derivations) -> None:
-        """Write derivations into as many trees, whose arrays are contiguous."""
+        """Convert derivations to trees, whose arrays are contiguous."""
         sides, (num_trees, num_slots) = self._sides, derivations.production.shape
         production = np.full((num_trees, trees.capacity), -1, np.int32)
         production[:, :num_slots] = derivations.production
-        # Most slots hold no split: look up values of splits only, and fill the rest.
+        # Most slots have no split: look up values of splits only, and fill the rest.
         split = np.flatnonzero(production >= 0)
         used = production.reshape(-1).take(split).astype(np.intp)
         place = np.zeros(0)
@@ -373,7 +373,7 @@ class ExactPosterior(ExactTrees):
         trees.num_nodes[:] = derivations.num_nodes
 
     def _slot_nodes(self, derivations: Derivations) -> np.ndarray:
-        """Subproblem in each slot, int32 [b, k]; -1 in unused slots."""
+        """Return the subproblem in each slot, int32 [b, k]; -1 in unused slots."""
         production = derivations.production
         node = np.full(production.shape, -1, np.int32)
         node[:, 0] = self.grammar.root
@@ -388,7 +388,7 @@ class ExactPosterior(ExactTrees):
         return np.where(node[..., None] >= 0, self.statistics[node], 0.0)
 
     def _log_joints(self, derivations: Derivations) -> tuple[np.ndarray, np.ndarray]:
-        """Log joint of each tree, as the prior counts trees, and its log likelihood; [b]."""
+        """Return the log joint (as the prior counts trees) and log likelihood of each tree, [b]."""
         node = self._slot_nodes(derivations)
         production = derivations.production
         depth = np.zeros(node.shape, np.int32)
@@ -405,7 +405,7 @@ class ExactPosterior(ExactTrees):
 
     @property
     def size(self) -> dict[str, int]:
-        """Numbers of what was summed over, by name."""
+        """Sizes of the sum, by name."""
         grammar = self.grammar
         return {"subproblems": grammar.num_subproblems, "productions": grammar.num_productions}
 
@@ -421,11 +421,11 @@ class ExactPosterior(ExactTrees):
 
     @property
     def lists_trees(self) -> bool:
-        """Whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
+        """Return whether an entry of `k_best` is one tree, and not one for each cut of a gap."""
         return self._sides.num_cuts is None
 
     def co_membership(self, rows: np.ndarray) -> np.ndarray:
-        """Probability that two of the training rows [m] share a leaf, over all trees, [m, m]."""
+        """Return the probability that two of the training rows [m] share a leaf, [m, m]."""
         grammar, probability = self.grammar, self.leaf_probability
         used = np.flatnonzero(probability > _NEGLIGIBLE_LEAF)
         cells, place = np.unique(grammar.cell_of_row[rows], return_inverse=True)
@@ -442,7 +442,7 @@ class ExactPosterior(ExactTrees):
     def _paths(self) -> PathWeights:
         grammar = self.grammar
         visits = np.asarray(self._usage.visits)[: grammar.num_subproblems].sum(axis=0)
-        # No row's path goes deeper than trees do.
+        # No row's path is deeper than the trees.
         depths = slice(int(np.flatnonzero(visits > DEPTH_NEGLIGIBLE).max()) + 1)
         cumulative = np.asarray(self._choices.cumulative)[: grammar.num_productions, depths].T
         use = np.empty(cumulative.shape)
@@ -453,7 +453,7 @@ class ExactPosterior(ExactTrees):
         return PathWeights(grammar, self._sides, stop, use)
 
     def predictive(self, matrix: np.ndarray) -> ChartMixture:
-        """Exact posterior predictive at new rows [m, d], without sampling."""
+        """Return the exact posterior predictive at new rows [m, d], without sampling."""
         codes = self.grammar.design.encode(matrix)
         return ChartMixture(self.leaf, self.statistics, self._paths, matrix, codes)
 

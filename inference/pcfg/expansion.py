@@ -1,8 +1,9 @@
 """Find the rules of subproblems, and the sets of cells on their two sides.
 
-Every cell has a random key, and a set of cells is known by the sum of its keys. One pass over the
-cells of a subproblem sums their keys at each code of each feature. Running sums over the codes of a
-feature are the keys of the left children of its rules, and what remains is the right children's.
+Every cell has a random key, and a set of cells is identified by the sum of its keys. One pass over
+the cells of a subproblem sums their keys at each code of each feature. Running sums over the codes
+of a feature are the keys of the left children of its rules, and the remainders are those of the
+right children.
 """
 
 from typing import NamedTuple
@@ -16,20 +17,20 @@ from bdtppl.models.data.design import Design
 
 
 class Cells(NamedTuple):
-    """Cells of a design: C cells of W words, d usable features, V codes that cells have of these.
+    """Cells of a design: C cells of W words, d usable features, V codes of these in the cells.
 
     Attributes
     ----------
     design_feature
         int32; feature of each flat position in the design.
     code
-        uint32 [V]; flat positions in the design, ascending. A sample has few of the design's, so
-        that its cost does not grow with the design.
+        uint32 [V]; flat positions in the design, ascending. A sample uses few of the design's
+        codes, so that its cost does not grow with the design.
     feature
         int32 [V]; place of the code's feature among the usable ones.
     position
         uint32 [C, d]; place of the cell's code of each usable feature, or V plus the place of the
-        feature where its value is missing.
+        feature if its value is missing.
     at_or_below
         uint64 [V, W]; cells whose value of the feature is present and has at most this code.
     missing
@@ -43,7 +44,7 @@ class Cells(NamedTuple):
     min_leaf
         Rows that each side of a rule needs.
     each_cut
-        Whether every cut of a gap is a rule of its own.
+        Whether every cut of a gap is a separate rule.
     """
 
     design_feature: np.ndarray
@@ -91,7 +92,7 @@ class Cells(NamedTuple):
         )
 
     def room_for(self, num_nodes: int) -> "Found":
-        """Room for all rules of some subproblems."""
+        """Make room for all rules of some subproblems."""
         room = num_nodes * int(self.num_cuts @ (1 + self.has_missing))
         arrays = (np.empty(room, kind) for kind in [*[np.int32] * 4, np.bool_])
         return Found(*arrays, key=np.empty((room, 2), np.uint64))
@@ -122,7 +123,7 @@ class Found(NamedTuple):
     key: np.ndarray
 
     def take(self, index: slice | np.ndarray) -> "Found":
-        """Keep some rules."""
+        """Select some rules."""
         return Found(*(array[index] for array in self))
 
 
@@ -145,7 +146,7 @@ def expand(members: np.ndarray, keys: np.ndarray, cells: Cells, room: Found) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _expand(members, keys, cells, rules):
-    """Write the rules of subproblems down, and count them."""
+    """Write the rules of subproblems, and count them."""
     num_codes, num_features = len(cells.feature), len(cells.has_missing)
     key = np.zeros(num_codes + num_features, np.uint64)
     weight = np.zeros(num_codes + num_features, np.int64)
@@ -153,7 +154,7 @@ def _expand(members, keys, cells, rules):
     is_present = np.zeros(8 * (len(key) // 8 + 1), np.uint8)
     eight_codes = is_present.view(np.uint64)
     counts_rows = cells.min_leaf > 1
-    # Places are unsigned: compiled code need not check for negative ones.
+    # Places are unsigned, so compiled code skips the check for negative ones.
     one_more, found = np.uint64(1), np.uint64(0)
     for node in range(len(members)):
         total = np.int64(0)
@@ -212,7 +213,7 @@ def _expand(members, keys, cells, rules):
 
 @numba.njit(cache=True, nogil=True)
 def cells_of_children(members, cells, rules, which):
-    """Cells of some children of subproblems, uint64 [len(which), W].
+    """Return cells of some children of subproblems, uint64 [len(which), W].
 
     Parameters
     ----------

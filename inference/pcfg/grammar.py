@@ -1,9 +1,9 @@
-"""The grammar of subproblems: which sets of rows a tree can meet, and how they split.
+"""The grammar of subproblems: the sets of rows that trees can meet, and their splits.
 
-A subproblem is a distinct set of training rows that some box holds (Sullivan et al. 2023, section
-5.2: two bounding boxes are equivalent if they contain the same points). Its productions are the
-rules available in it, each to two smaller subproblems. The grammar depends on the features alone:
-any targets, leaf family and prior weights are scored on the same one. Where constraints look at the
+A subproblem is a distinct set of training rows in some box (Sullivan et al. 2023, section 5.2: two
+bounding boxes are equivalent if they contain the same points). Its productions are the rules
+available in it, each to two smaller subproblems. The grammar depends on the features alone: any
+targets, leaf family and prior weights are scored on the same one. If constraints depend on the
 path, a subproblem is a set of rows with the memory of its path.
 """
 
@@ -25,15 +25,15 @@ from bdtppl.models.prior_kinds import Rules, TreePrior, require_rules_apart, wei
 class Grammar:
     """Subproblems and productions of a design.
 
-    Subproblems are numbered by height, the root last; productions lie in order of their parent.
-    N subproblems, E productions, W words of 64 cells.
+    Subproblems are numbered by height, the root last; productions are in order of their parent. N
+    subproblems, E productions, W words of 64 cells.
 
     Attributes
     ----------
     design
         The design it was compiled from.
     rules
-        "gaps" or "cuts"; a production stands for all cuts of one gap, unless `cut` is given.
+        "gaps" or "cuts"; a production represents all cuts of one gap, unless `cut` is given.
     constraints
         The constraints it was compiled under.
     cell_of_row
@@ -41,7 +41,7 @@ class Grammar:
     members
         uint64 [N, W]; bit c of word w is cell 64 w + c.
     height
-        int16 [N]; 0 where nothing can split, else 1 + that of the tallest child.
+        int16 [N]; 0 if nothing can split, else 1 + that of the tallest child.
     first_production
         int64 [N + 1]; productions of node i are ``first_production[i]:first_production[i + 1]``.
     left, right
@@ -49,20 +49,19 @@ class Grammar:
     low, high
         int32 [E]; flat code positions (see `Design`) on the two sides of the production's gap.
     missing_left
-        bool [E], or None where no feature has missing values.
+        bool [E], or None if no feature has missing values.
     cut
-        int32 [E]; flat position of the code above the cut that the production stands for, or None.
+        int32 [E]; flat position of the code above the cut that the production represents, or None.
     memory
-        uint64 [N]; memory of the path (`PathMemory`), or None
-        where no constraint looks at it.
+        uint64 [N]; memory of the path (`PathMemory`), or None if no constraint depends on it.
     num_rows
         int64 [N]; rows in the subproblem, with repetitions.
     charts
-        Layouts for compiled passes made from this grammar so far (`bdtppl.inference.pcfg.chart`).
+        Cached layouts for compiled passes (`bdtppl.inference.pcfg.chart`).
     normalisers
-        Log normalisers of the priors that were used on it so far.
+        Cached log normalisers of priors.
     leaf_scores
-        Leaf scores of the targets and leaf family that were used on it last.
+        Cached leaf scores of the last targets and leaf family.
     """
 
     design: Design
@@ -96,7 +95,7 @@ class Grammar:
 
     @property
     def root(self) -> int:
-        """Number of the subproblem that holds all rows."""
+        """Number of the subproblem with all rows."""
         return self.num_subproblems - 1
 
     @cached_property
@@ -128,18 +127,18 @@ class Grammar:
         """Whether a subproblem has a production, bool [N]."""
         return np.diff(self.first_production) > 0
 
-    # Facts that priors may ask for (see `bdtppl.models.priors.Node` and `Rule`).
+    # Facts for priors (see `bdtppl.models.priors.Node` and `Rule`).
 
     @cached_property
     def num_cuts(self) -> np.ndarray:
-        """Rules that each production stands for, int32 [E]."""
+        """Rules that each production represents, int32 [E]."""
         if self.rules == "gaps" or self.cut is not None:
             return np.ones(self.num_productions, np.int32)
         return self.high - self.low
 
     @cached_property
     def threshold_in_gap(self) -> np.ndarray:
-        """Threshold of each production, or the least of the cuts that it stands for, [E]."""
+        """Threshold of each production, or the least of the cuts that it represents, [E]."""
         if self.rules == "gaps":
             path = self.constraints.path_memory(self.design.names)
             memory = None if self.memory is None else self.memory.take(self.parent)
@@ -148,7 +147,7 @@ class Grammar:
 
     @cached_property
     def _column_groups(self) -> np.ndarray:
-        """First production of each run with one parent and column."""
+        """Return the first production of each run with one parent and column."""
         changed = np.ones(self.num_productions, bool)
         column = self.design.column[self.feature]
         changed[1:] = column[1:] != column[:-1]
@@ -157,7 +156,7 @@ class Grammar:
         return np.flatnonzero(changed)
 
     def _sum_over_column(self, values: np.ndarray) -> np.ndarray:
-        """Total of per-production values over the production's column in its node, [E]."""
+        """Return totals of per-production values over the production's column in its node, [E]."""
         starts = self._column_groups
         if not len(starts):
             return values
@@ -187,10 +186,10 @@ class Grammar:
         Raises
         ------
         ValueError
-            If a production stands for several cuts.
+            If a production represents several cuts.
         """
         if self.rules == "cuts" and self.cut is None:
-            raise ValueError("The cuts of a gap have no one threshold: compile with each_cut=True.")
+            raise ValueError("The cuts of a gap have no single threshold: use each_cut=True.")
         return self.threshold_in_gap
 
     @property
@@ -205,16 +204,16 @@ class Grammar:
 
     @cached_property
     def least(self) -> np.ndarray:
-        """Least value of each subproblem's lowest codes, float64 [N, d]; NaN where missing."""
+        """Least value of each subproblem's lowest codes, float64 [N, d]; NaN if missing."""
         return self._edges(self.design.low_edge, np.minimum, self.design.num_codes)
 
     @cached_property
     def greatest(self) -> np.ndarray:
-        """Greatest value of each subproblem's highest codes, float64 [N, d]; NaN where missing."""
+        """Greatest value of each subproblem's highest codes, float64 [N, d]; NaN if missing."""
         return self._edges(self.design.high_edge, np.maximum, -np.ones_like(self.design.num_codes))
 
     def _edges(self, edge: np.ndarray, extreme: np.ufunc, none: np.ndarray) -> np.ndarray:
-        """Edges of the extreme codes of each subproblem; ``none`` [d] means no code."""
+        """Return edges of the extreme codes of each subproblem; ``none`` [d] means no code."""
         codes = np.empty((self.num_cells, self.design.num_features), np.int32)
         codes[self.cell_of_row] = np.where(self.design.codes < 0, none, self.design.codes)
         extreme_codes = np.empty((self.num_subproblems, codes.shape[1]), np.int32)
@@ -234,7 +233,7 @@ class Grammar:
         return np.where(extreme_codes == none, np.nan, edge[flat])
 
     def require(self, prior: TreePrior) -> None:
-        """Refuse a prior that cannot be scored on the grammar.
+        """Raise unless a prior can be scored on the grammar.
 
         Raises
         ------
@@ -244,13 +243,13 @@ class Grammar:
         """
         if prior.rules != self.rules:
             raise ValueError(
-                f"The prior wants rules={prior.rules!r}, but the grammar was compiled with "
+                f"The prior needs rules={prior.rules!r}, but the grammar was compiled with "
                 f"rules={self.rules!r}."
             )
         require_rules_apart(prior, self.constraints)
         if weighs_each_cut(prior) and self.rules == "cuts" and self.cut is None:
             raise ValueError(
-                "The prior weighs the cuts of a gap apart: compile the grammar with each_cut=True."
+                "The prior distinguishes the cuts of a gap: compile the grammar with each_cut=True."
             )
 
     @cached_property
@@ -261,7 +260,7 @@ class Grammar:
 
     @cached_property
     def _group_partitions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number of equivalent rules, and whether a production is the first to make them."""
+        """Return the number of equivalent rules, and whether a production is the first of them."""
         return _group_partitions(self.first_production, self.left, self.right, self.num_cuts)
 
     @property
@@ -275,7 +274,7 @@ class Grammar:
         return self._group_partitions[1]
 
     def membership(self, nodes: np.ndarray) -> np.ndarray:
-        """Cells of some subproblems, bool [len(nodes), cells]."""
+        """Return the cells of some subproblems, bool [len(nodes), cells]."""
         return unpack(self.members[nodes], self.num_cells).astype(bool)
 
     def cell_sums(self, values: np.ndarray) -> np.ndarray:
@@ -315,7 +314,7 @@ def gap_threshold(
     low: np.ndarray,
     high: np.ndarray,
 ) -> np.ndarray:
-    """Thresholds of gaps between flat codes, in nodes with these memories of the path."""
+    """Return thresholds of gaps between flat codes, in nodes with these memories of the path."""
     if path is None:
         return design.gap_threshold(low, high)
     edges = design.high_edge.take(low), design.low_edge.take(high)
@@ -326,7 +325,7 @@ def gap_threshold(
 def _group_partitions(first, left, right, num_cuts):
     """Count the rules of each production's partition, and find the first production of each."""
     num_equivalent, is_first = np.empty(len(left), np.int32), np.empty(len(left), np.bool_)
-    # The lesser child names a partition of a parent, because the other one is its complement.
+    # The lesser child identifies a partition of a parent, because the other one is its complement.
     parent_of = np.full(len(first) - 1, -1, np.int32)
     num_rules = np.empty(len(first) - 1, np.int32)
     for node in range(len(first) - 1):

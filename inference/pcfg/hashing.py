@@ -1,7 +1,7 @@
-"""Consecutive numbers for distinct 64-bit keys, many at a time.
+"""Hash tables that number distinct 64-bit keys consecutively, many at a time.
 
-`HashTable` has open addressing. The low bits of a key say where its slot is searched first. The
-slot holds the other bits of the key and, in place of the low ones, the number of the key: one word.
+`HashTable` uses open addressing. The low bits of a key give the first slot of its search. The slot
+is one word: the other bits of the key and, instead of the low ones, the number of the key.
 """
 
 import numba
@@ -12,7 +12,7 @@ from bdtppl.models.arrays.growing import Growing
 
 @numba.njit(cache=True, nogil=True)
 def _slot_of(key, slots):
-    """Slot that holds a key, or the empty one where it belongs."""
+    """Return the slot of a key, or the empty one where it belongs."""
     low_bits = np.uint64(len(slots) - 1)
     slot = key & low_bits
     while slots[slot] != 0 and (slots[slot] ^ key) & ~low_bits != 0:
@@ -22,18 +22,18 @@ def _slot_of(key, slots):
 
 @numba.njit(cache=True, nogil=True)
 def _place(keys, start, slots):
-    """Give keys the numbers from ``start`` on."""
+    """Assign keys the numbers from ``start`` on."""
     low_bits = np.uint64(len(slots) - 1)
     for i in range(len(keys)):
-        # Numbers are stored plus one: no taken slot is 0.
+        # Numbers are stored plus one: no used slot is 0.
         slots[_slot_of(keys[i], slots)] = (keys[i] & ~low_bits) | np.uint64(start + i + 1)
 
 
 @numba.njit(cache=True, nogil=True)
 def _look_up(keys, begin, num_new, size, slots, numbers, first):
-    """Give keys from ``begin`` on their numbers, new ones in the order that they come in.
+    """Return the numbers of keys from ``begin`` on; new keys are numbered in order of appearance.
 
-    Stop where half of the slots are taken. Return where, and how many of the keys are new so far.
+    Stops when half of the slots are used. Returns the position, and the number of new keys so far.
     """
     low_bits = np.uint64(len(slots) - 1)
     for i in range(begin, len(keys)):
@@ -61,7 +61,7 @@ def _renumber(numbers, start, rank):
 class HashTable:
     """Numbers 0, 1, 2, ... of distinct random uint64 keys.
 
-    Different keys are told apart by the bits that do not index a slot, and by about where they lie:
+    Keys are distinguished by the bits that do not index a slot, and by their approximate position;
     keys that are not random may be confused.
     """
 

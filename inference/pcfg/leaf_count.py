@@ -7,8 +7,8 @@ With Q(N, k) the sum over the trees of subproblem N that have k leaves, ::
               exp(log_split + log_division(i, k)) Q(left, i) Q(right, k - i),
 
 the recursion of `bdtppl.inference.pcfg.passes` with one more index (Denison, Mallick and Smith
-1998; Wu, Tjelmeland and West 2007). All is in log space: a convolution of plain numbers would lose
-the small counts, whose likelihoods can be hundreds of orders of magnitude below.
+1998; Wu, Tjelmeland and West 2007). All sums are in log space: a convolution of plain numbers would
+lose the small counts, whose likelihoods can be smaller by hundreds of orders of magnitude.
 
 Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`).
 In shapes K is the most leaves; the entry of k leaves has the index k - 1.
@@ -36,7 +36,7 @@ from bdtppl.models.leaf_count_priors import LeafCountPrior
 
 
 class Weights(NamedTuple):
-    """Weights of a prior that the passes read: the same compiled passes serve all priors.
+    """Weights of a prior for the passes: the same compiled passes serve all priors.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, chart: Chart, prior: LeafCountPrior, feature_weight) -> tuple["Weights", "Weights"]:
-        """Weigh all productions: by log_split, and by log_rule; feature weights [d] are added."""
+        """Compute weights by log_split and by log_rule, plus feature weights [d]."""
         log_split, log_rule, divisions = _tabulate_weights(chart, prior, feature_weight)
         return cls(log_split, divisions), cls(log_rule, divisions)
 
@@ -73,7 +73,7 @@ def _tabulate_weights(chart: Chart, prior: LeafCountPrior, feature_weight: jax.A
 
 
 def without_facts(chart: Chart) -> Chart:
-    """Drop facts that only priors read, so that charts of all priors are alike."""
+    """Drop facts that only priors use, so that charts of all priors are alike."""
     return chart._replace(node_facts={}, rule_facts={})
 
 
@@ -84,12 +84,12 @@ def log_leaves(prior: LeafCountPrior) -> jax.Array:
 
 
 class _Pairs(NamedTuple):
-    """Log weights of a block's productions by how many leaves are on the left.
+    """Log weights of a block's productions by the number of left leaves.
 
     Attributes
     ----------
     log_weight
-        float64 [P, D, 1]; weight of the production, -inf where there is none.
+        float64 [P, D, 1]; weight of the production, -inf if there is none.
     left, right
         float64 [P, D, K]; log Q of the children; the right ones after K entries of -inf.
     log_division
@@ -103,7 +103,7 @@ class _Pairs(NamedTuple):
 
     @classmethod
     def of(cls, chart: Chart, block: ChartBlock, weights: Weights, log_q: jax.Array) -> "_Pairs":
-        """Read the children of a block's productions."""
+        """Look up the children of a block's productions."""
         left, right = (
             one_level_down(chart, take(log_q, child)) for child in (block.left, block.right)
         )
@@ -118,21 +118,21 @@ class _Pairs(NamedTuple):
         )
 
     def at(self, i: jax.Array) -> jax.Array:
-        """With i + 1 leaves on the left, [P, D, K]."""
+        """Return the log weights with i + 1 leaves on the left, [P, D, K]."""
         size = self.left.shape[-1]
         rest = lax.dynamic_slice_in_dim(self.right, size - 1 - i, size, axis=2)
         left = lax.dynamic_slice_in_dim(self.left, i, 1, axis=2) + self.log_weight
         return left + rest + self.log_division[i][None, None]
 
     def best(self) -> jax.Array:
-        """Greatest of all, [P, D, K]."""
+        """Return the greatest of all, [P, D, K]."""
         start = jnp.full(self.left.shape, -jnp.inf)
         return lax.fori_loop(
             0, self.left.shape[-1] - 1, lambda i, best: jnp.maximum(best, self.at(i)), start
         )
 
     def total(self, scale: jax.Array) -> jax.Array:
-        """Sum of all, less a scale in log space, [P, D, K]."""
+        """Return the sum of all, minus a scale in log space, [P, D, K]."""
         return lax.fori_loop(
             0,
             self.left.shape[-1] - 1,
@@ -142,7 +142,7 @@ class _Pairs(NamedTuple):
 
 
 def _finite_part(log_values: jax.Array) -> jax.Array:
-    """Zero in place of -inf: a scale that can be subtracted from -inf."""
+    """Replace -inf by zero: a scale that can be subtracted from -inf."""
     return jnp.where(jnp.isneginf(log_values), 0.0, log_values)
 
 
@@ -166,7 +166,7 @@ def inside_by_leaves(
     Returns
     -------
     jax.Array
-        float64 [N padded, D, K]; -inf where there is no such tree.
+        float64 [N padded, D, K]; -inf if there is no such tree.
     """
 
     def step(i, log_q):
@@ -209,9 +209,9 @@ class LeafCountUsage(NamedTuple):
 def outside_by_leaves(
     chart: Chart, weights: Weights, log_q: jax.Array, leaves_probability: jax.Array
 ) -> LeafCountUsage:
-    """Hand the probabilities of 1 to K leaves [K] down from the root.
+    """Propagate the probabilities of 1 to K leaves [K] down from the root.
 
-    Takes what `inside_by_leaves` took and gave ("sum").
+    The arguments are those of `inside_by_leaves` and its result ("sum").
     """
     most = weights.most_leaves
 
@@ -284,12 +284,12 @@ def draw_with_leaf_counts(
 ) -> Derivations:
     """Draw trees, i.i.d.
 
-    First its number of leaves, then, slot by slot, a production of the slot's subproblem with its
-    number of leaves, and how many of these are on the left.
+    The number of leaves is drawn first, then, slot by slot, a production of the slot's subproblem
+    with its number of leaves, and the number of left leaves.
     """
     most, capacity = weights.most_leaves, 2 * weights.most_leaves - 1
     every = jnp.arange(num_draws)
-    # Three numbers a slot, and one more for the number of leaves.
+    # Three numbers per slot, and one more for the number of leaves.
     uniform = jax.random.uniform(rng_key, (num_draws, capacity + 1, 3))
 
     def pick(probability, slot, which):
@@ -323,7 +323,7 @@ def draw_with_leaf_counts(
 
     probability = jnp.broadcast_to(leaves_probability[None], (num_draws, most))
     num_leaves = 1 + pick(probability, capacity, 0).astype(jnp.int32)
-    # Subproblem, number of leaves and depth of each slot; slots that nothing reaches are leaves.
+    # Subproblem, number of leaves and depth of each slot; unreached slots are leaves.
     queue = jnp.zeros((num_draws, capacity, 3), jnp.int32).at[:, :, 1].set(1)
     queue = queue.at[:, 0, 0].set(chart.root).at[:, 0, 1].set(num_leaves)
     production = jnp.full((num_draws, capacity), -1, jnp.int32)

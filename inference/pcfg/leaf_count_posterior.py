@@ -1,7 +1,7 @@
 """The exact posterior over decision trees under a prior on their number of leaves.
 
 `LeafCountPosterior` is `ExactPosterior` on a chart with an axis of leaf counts
-(`bdtppl.inference.pcfg.leaf_count`). It also knows the posterior of the number of leaves and the
+(`bdtppl.inference.pcfg.leaf_count`). It also provides the posterior of the number of leaves and the
 best tree of each number.
 """
 
@@ -34,7 +34,7 @@ from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_count_priors import LeafCount, LeafCountPrior
 from bdtppl.models.prior_kinds import TreePrior, TreeShape, require_weighs, weighs
 
-_MOST_ENTRIES = 1 << 29  # numbers of the largest table, 4 GiB
+_MOST_ENTRIES = 1 << 29  # entries of the largest table, 4 GiB
 _CHUNK = 4096  # trees drawn at once, and trees that predict new rows
 
 
@@ -49,7 +49,7 @@ def exact_posterior(
 
 @in_float64
 def with_num_trees(prior: LeafCount, grammar: Grammar) -> LeafCount:
-    """Count the trees of a grammar by their numbers of leaves, and fill the counts in.
+    """Fill a prior with the counts of a grammar's trees by their numbers of leaves.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _check_size(grammar: Grammar, prior: LeafCountPrior) -> None:
 
 @jax.jit
 def _count_terms(prior: LeafCountPrior, production: jax.Array, left: jax.Array) -> jax.Array:
-    """Log weights of the numbers of leaves of trees [b, k]; unused slots count as leaves."""
+    """Return log weights of the numbers of leaves of trees [b, k]; unused slots count as leaves."""
     is_split = production >= 0
 
     def one(is_split, left):
@@ -111,13 +111,13 @@ class LeafCountPosterior(ExactPosterior):
 
     K is the prior's ``max_leaves``. Parameters, and attributes not named here, are as for
     `ExactPosterior`. A `LeafCount` prior without counts gets those of the grammar. `predictive` is
-    exact for rows that every rule treats like some training row; other rows are predicted by 4,096
-    sampled trees, always the same ones.
+    exact for rows that every rule treats like some training row; other rows are predicted by a
+    fixed sample of 4,096 trees.
 
     Raises
     ------
     ValueError
-        As `ExactPosterior`, or if the table of leaf counts would be too large.
+        As for `ExactPosterior`, or if the table of leaf counts would be too large.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class LeafCountPosterior(ExactPosterior):
 
     @property
     def lists_trees(self) -> bool:
-        """Whether `k_best` lists trees: not here, where each number of leaves has a best one."""
+        """Return False: each number of leaves has its own best tree."""
         return False
 
     def _check_prior(self, prior: TreePrior) -> None:
@@ -173,7 +173,7 @@ class LeafCountPosterior(ExactPosterior):
         return np.asarray(log_leaves(self._terms[0]))
 
     def _root_terms(self, log_q: jax.Array) -> np.ndarray:
-        """Log of the sum over trees with 1 to K leaves, [K]."""
+        """Return the log of the sum over trees with 1 to K leaves, [K]."""
         return np.asarray(log_q[self.grammar.root, 0]) + self._log_leaves
 
     def _at_root(self, log_q: jax.Array) -> float:
@@ -213,7 +213,7 @@ class LeafCountPosterior(ExactPosterior):
     def entropy(self) -> float:
         """Entropy in nats of the posterior over trees."""
         usage, (_, scores, _), (_, weights) = self._usage, self._terms, self._weights
-        # The expected log joint, term by term; unused terms may weigh -inf.
+        # The expected log joint, term by term; unused terms may have weight -inf.
         terms = (
             (usage.stops, scores),
             (usage.productions, weights.productions),
@@ -280,7 +280,7 @@ class LeafCountPosterior(ExactPosterior):
 
     @in_float64
     def _k_best(self, k: int) -> RankedTrees:
-        """Find the most probable tree alone; `best_by_leaves` has one of each number of leaves."""
+        """Return the most probable tree alone; `best_by_leaves` has one per number of leaves."""
         return self._best(1 + np.argmax(self._root_terms(self._log_best), keepdims=True))
 
     # Predictions.
@@ -308,7 +308,7 @@ class _BestTrees:
         self.log_division = np.asarray(weights.divisions)
 
     def productions(self, num_leaves: int) -> list[int]:
-        """Productions of the best tree with a number of leaves, slot by slot."""
+        """Return productions of the best tree with a number of leaves, slot by slot."""
         queue, chosen = [(self.grammar.root, 0, num_leaves)], []
         for node, depth, leaves in queue:
             if leaves == 1:

@@ -2,9 +2,9 @@
 
 `TreeMarginal` is the distribution of the targets of given rows under a random tree. Its log
 probability is the exact log evidence, differentiable in the hyperparameters of prior and leaves, so
-a tree that is summed out exactly can stand inside any NumPyro model.
+a tree that is summed out exactly can be part of any NumPyro model.
 
-Value and gradient are computed together, in float64 and in a scope of their own
+Value and gradient are computed together, in float64 and in a separate scope
 (`bdtppl.inference.smooth`). So it works under an outer float32 trace, in forward and reverse mode,
 and returns no float64.
 """
@@ -34,14 +34,14 @@ from bdtppl.models.prior_kinds import TreePrior, require_weighs
 
 
 class TreeMarginal(dist.Distribution):
-    """Distribution of the targets of given rows, trees and leaf parameters summed out.
+    """Distribution of the targets of given rows, with trees and leaf parameters summed out.
 
     Parameters
     ----------
     grammar
         Compiled grammar of the rows (`bdtppl.inference.pcfg.compiler.compile_grammar`), with the
         prior's ``rules``; or a `bdtppl.inference.boxes.exact.BoxPosterior` of the rows, whose own
-        targets and numbers do not matter.
+        targets and hyperparameters do not matter.
     prior
         Tree prior; its parameters may be traced.
     leaf
@@ -78,7 +78,7 @@ class TreeMarginal(dist.Distribution):
         elif reason := why_no_boxes(prior, grammar.constraints):
             raise ValueError(reason)
         elif not len(grammar.y):
-            raise ValueError("TreeMarginal needs the rows in memory: these boxes are of parts.")
+            raise ValueError("TreeMarginal needs the rows in memory; these came in parts.")
         self.grammar: Any = grammar
         self.prior = prior.resolve(grammar.design)
         self.leaf = leaf
@@ -91,7 +91,7 @@ class TreeMarginal(dist.Distribution):
         return constraints.independent(self.leaf.predictive(nothing).support, 1)
 
     def log_prob(self, value: Any) -> Any:
-        """Exact log evidence of targets [..., n], in the precision of the process; [...]."""
+        """Return the exact log evidence of targets [..., n], in the process's precision."""
         value = value if isinstance(value, Tracer) else np.asarray(value)
         num_rows = self.grammar.design.num_rows
         if isinstance(self.grammar, BoxPosterior):
@@ -109,7 +109,7 @@ class TreeMarginal(dist.Distribution):
         return jnp.stack(each).reshape(value.shape[:-1])
 
     def _statistics(self, y) -> jax.Array:
-        """Statistics of every subproblem, float64 [N padded, s]."""
+        """Return statistics of every subproblem, float64 [N padded, s]."""
         grammar = self.grammar
         num_terminals = int(np.searchsorted(grammar.height, 1))
         chart = chart_for(grammar, self.prior)
@@ -131,13 +131,13 @@ class TreeMarginal(dist.Distribution):
         Raises
         ------
         ValueError
-            If a row has another weight than 1, or there are boxes in place of a grammar.
+            If a row has another weight than 1, or boxes are given instead of a grammar.
         """
         if isinstance(self.grammar, BoxPosterior):
-            raise ValueError("Targets cannot be drawn from boxes: give a compiled grammar.")
+            raise ValueError("Cannot sample targets from a BoxPosterior; pass a compiled Grammar.")
         grammar, num_draws = self.grammar, int(np.prod(sample_shape, dtype=int))
         if grammar.design.has_weights:
-            raise ValueError("Targets with weights cannot be drawn: give every row weight 1.")
+            raise ValueError("Cannot sample targets with weights; give every row weight 1.")
         chart = chart_for(grammar, self.prior)
         low = grammar.low - grammar.design.offset[grammar.feature]
         missing_left = np.zeros(0, bool) if grammar.missing_left is None else grammar.missing_left
@@ -145,7 +145,7 @@ class TreeMarginal(dist.Distribution):
             choices = _prior_choices(
                 chart, as_float64(self.prior), np.zeros(grammar.design.num_features)
             )
-        # Random numbers are drawn in the caller's precision: JAX cannot draw 64 bits inside
+        # Random numbers are drawn in the caller's precision, because JAX cannot draw 64 bits inside
         # a float32 trace.
         y = _sample_targets(
             chart,
@@ -165,7 +165,7 @@ class TreeMarginal(dist.Distribution):
 def _node_statistics(chart: Chart, rows, cell_of_row, terminals, num_cells) -> jax.Array:
     """Sum statistics of rows [n, s] over every subproblem, [N padded, s].
 
-    The compiled twin of `Grammar.node_sums`, for targets that are traced.
+    The compiled twin of `Grammar.node_sums`, for traced targets.
     """
     cells = jax.ops.segment_sum(rows, cell_of_row, num_cells)
     place = jnp.arange(num_cells)
@@ -186,7 +186,7 @@ def _node_statistics(chart: Chart, rows, cell_of_row, terminals, num_cells) -> j
 
 @jax.jit
 def value_and_gradient(chart: Chart, statistics, prior, leaf, no_weight):
-    """Log evidence and its gradient by (prior, leaf), in float64."""
+    """Return the log evidence and its gradient with respect to (prior, leaf), in float64."""
 
     def log_evidence(prior, leaf):
         scores = leaf.log_marginal(statistics)
@@ -205,7 +205,7 @@ def log_evidence_function(grammar: Grammar, prior: TreePrior, statistics: jax.Ar
     grammar
         The grammar.
     prior
-        A prior of the family that will be passed; its numbers do not matter.
+        A prior of the family that will be passed; its hyperparameters do not matter.
     statistics
         float64 [N padded, s]; statistics of every subproblem.
 
@@ -273,7 +273,7 @@ def _sample_targets(
 
 
 def _slots_of_rows(chart: Chart, production, codes, low, missing_left) -> jax.Array:
-    """Slot of the leaf of every row in every drawn tree, [n, draws]."""
+    """Return the slot of the leaf of every row in every drawn tree, [n, draws]."""
     splits = production >= 0
     left_slot = 2 * jnp.cumsum(splits, axis=1) - 1
     row, draw = jnp.arange(len(codes))[:, None], jnp.arange(len(production))[None, :]

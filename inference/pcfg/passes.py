@@ -5,9 +5,9 @@ The inside pass computes, for every subproblem N from the smallest up,
     Q(N) = exp(log_stop) L(N) + sum over productions exp(log_split) Q(left) Q(right)
 
 (Sullivan et al. 2023, equation 13) in log space and float64. The outside pass runs down again and
-gives the derivative of log Q(root) by every stop and every production, which are the posterior
-probabilities that a tree uses them. Priors that depend on depth add an axis of levels, on which a
-child's entry is read one level further down.
+computes the derivatives of log Q(root) with respect to every stop and every production, which are
+the posterior probabilities that a tree uses them. Priors that depend on depth add an axis of
+levels, on which a child's entry is one level further down.
 
 Functions here run inside a `jax.enable_x64` scope (see `bdtppl.models.arrays.precision`).
 """
@@ -35,21 +35,21 @@ Semiring = Literal["sum", "max"]
 
 
 def one_level_down(chart: Chart, rows: jax.Array) -> jax.Array:
-    """Entries of children seen from their parent's depth, [P, D, ...]; the last depth has none."""
+    """Return children's entries from their parent's depth, [P, D, ...]; the last depth has none."""
     if not chart.uses_depth:
         return rows
     return jnp.concatenate([rows[:, 1:], jnp.full_like(rows[:, :1], -jnp.inf)], axis=1)
 
 
 def one_level_up(chart: Chart, rows: jax.Array) -> jax.Array:
-    """Transpose of `one_level_down`: what a parent at depth l adds to its child at l + 1."""
+    """Transpose `one_level_down`: add a parent's terms at depth l to its child at l + 1."""
     if not chart.uses_depth:
         return rows
     return jnp.concatenate([jnp.zeros_like(rows[:, :1]), rows[:, :-1]], axis=1)
 
 
 def log_terms(chart: Chart, block: ChartBlock, log_q: jax.Array, log_split: jax.Array) -> jax.Array:
-    """log_split + log Q(left) + log Q(right), [P, D]; -inf where there is no production."""
+    """Return log_split + log Q(left) + log Q(right), [P, D]; -inf if there is no production."""
     children = take(log_q, block.left) + take(log_q, block.right)
     children = one_level_down(chart, children)
     allowed = block.is_production[:, None] & block.node.has_rule
@@ -57,7 +57,7 @@ def log_terms(chart: Chart, block: ChartBlock, log_q: jax.Array, log_split: jax.
 
 
 def rule_weights(prior, feature_weight, block: ChartBlock) -> jax.Array:
-    """Compute log_split of the block's productions, feature weights added, [P, D]."""
+    """Return log_split of the block's productions plus feature weights, [P, D]."""
     log_split = prior.log_split(block.node, block.rule) + take(feature_weight, block.rule.feature)
     return jnp.broadcast_to(log_split, block.node.has_rule.shape)
 
@@ -69,7 +69,7 @@ def segment(reduce, values: jax.Array, slot: jax.Array) -> jax.Array:
 
 @jax.jit
 def log_stops(chart: Chart, prior: TreePrior, leaf_scores: jax.Array) -> jax.Array:
-    """log_stop + log L of every node, [N, D]."""
+    """Return log_stop + log L of every node, [N, D]."""
     nodes = nodes_at_all_depths(chart, jnp.arange(len(chart.has_rule)))
     return jnp.broadcast_to(prior.log_stop(nodes), nodes.has_rule.shape) + leaf_scores[:, None]
 
@@ -84,22 +84,23 @@ def inside(
 ) -> jax.Array:
     """Score every subproblem from the smallest up.
 
-    The semiring has no default: a default and the same explicit value would be compiled twice.
+    The semiring has no default, because a default and the same explicit value would be compiled
+    twice.
 
     Parameters
     ----------
     chart
         The chart.
     prior
-        Prior whose facts it was built for.
+        Prior for whose facts the chart was built.
     leaf_scores
         float64 [N padded]; log marginal likelihood of each subproblem as a leaf.
     feature_weight
         float64 [d]; added to the log weight of every rule of the feature (0 changes nothing, -inf
-        forbids the feature).
+        excludes the feature).
     semiring
         "sum" for log Q, the log of the sum over trees; "max" for log Q_max (section 5.4), the best
-        tree, where equivalent rules do not share their weight.
+        tree, for which equivalent rules do not share their weight.
 
     Returns
     -------
@@ -128,8 +129,8 @@ def inside(
                 largest = segment(jax.ops.segment_max, terms, block.slot)
                 return added_up(jnp.maximum(old, largest))
 
-            # The weight of stopping is a scale that is already known; it overflows only if
-            # splitting weighs e^700 times as much.
+            # The weight of stopping is a known scale; it overflows only if splitting has e^700
+            # times its weight.
             new = added_up(old)
             fits = (jnp.isfinite(new) | ~block.is_node[:, None]).all()
             new = lax.cond(fits, lambda: new, added_up_by_the_largest)
@@ -151,7 +152,7 @@ class Usage(NamedTuple):
     productions
         float64 [E]; probability that a tree uses this production.
     prior
-        Gradient by the prior's parameters, a pytree like the prior.
+        Gradient with respect to the prior's parameters, a pytree like the prior.
     feature_weight
         float64 [d]; expected number of splits on each feature.
     """
@@ -171,9 +172,9 @@ def outside(
     feature_weight: jax.Array,
     log_q: jax.Array,
 ) -> Usage:
-    """Derive log Q(root) by everything, from the root down.
+    """Differentiate log Q(root) with respect to all terms, from the root down.
 
-    Takes the arguments of `inside`, and its result for "sum".
+    The arguments are those of `inside`, and its result for "sum".
     """
 
     def step(k, carry):
@@ -211,7 +212,7 @@ def outside(
 def log_partition(
     chart: Chart, prior: TreePrior, leaf_scores: jax.Array, feature_weight: jax.Array
 ) -> jax.Array:
-    """Log Q(root), differentiable by the prior, the leaf scores and the feature weights."""
+    """Return log Q(root), differentiable in the prior, the leaf scores and the feature weights."""
     return _at_root(chart, inside(chart, prior, leaf_scores, feature_weight, "sum"))
 
 
@@ -245,11 +246,11 @@ log_partition.defvjp(_log_partition_forward, _log_partition_backward)
 def derivation_entropy(
     chart: Chart, prior: TreePrior, leaf_scores, feature_weight, log_q, visits
 ) -> jax.Array:
-    """Entropy of the posterior over trees, as the prior counts trees, in nats.
+    """Return the entropy of the posterior over trees, as the prior counts trees, in nats.
 
     The entropy of a derivation is the sum over nodes of the visit probability times the entropy of
-    the node's choice. If the prior counts several trees for one choice, or one tree for several
-    choices, the choice of probability p counts with the log probability of a single tree.
+    the node's choice. If one choice represents several trees, or several choices one tree, as the
+    prior counts them, the entropy uses the log probability of a single tree.
     """
 
     def surprise(weight, log_probability):
@@ -273,9 +274,9 @@ def derivation_entropy(
 def score_derivations(
     chart: Chart, prior: TreePrior, leaf_scores, node, production, depth
 ) -> tuple[jax.Array, jax.Array]:
-    """Log joint, as the prior counts trees, and log likelihood of derivations [b, k]; each [b].
+    """Return the log joint, as the prior counts trees, and log likelihood of derivations [b, k].
 
-    Slots hold subproblems (-1 where unused), productions (-1 in leaves) and depths.
+    Slots contain subproblems (-1 if unused), productions (-1 in leaves) and depths.
     """
     splits, is_leaf = production >= 0, (node >= 0) & (production < 0)
     facts, rule = node_at(chart, node, depth), rule_at(chart, jnp.maximum(production, 0), depth)

@@ -6,7 +6,7 @@ these weights are computed from the root down: a node passes its probability to 
 row's side of each of its productions (Sullivan et al. 2023, section 5.5). No tree is drawn.
 
 Rows that every rule treats alike are followed once, and sparsely: branches of negligible
-probability are dropped; in sum they hold at most 1e-9 of a row's probability.
+probability are dropped, with at most 1e-9 of a row's probability in total.
 """
 
 from dataclasses import dataclass
@@ -28,24 +28,24 @@ from bdtppl.models.leaf import Leaf
 DEPTH_NEGLIGIBLE = 1e-13  # rows are not followed to depths with fewer expected nodes
 
 _MOST_LOST = 1e-9
-_NEGLIGIBLE = 1e-12  # probability of a node, at first
-_SLIGHT = 0.1  # times that: probability of a production
+_NEGLIGIBLE = 1e-12  # initial least probability of a node
+_SLIGHT = 0.1  # multiple of that: least probability of a production
 _TOGETHER = 8  # rows that one walk follows: their probabilities at a node are one cache line
-_ROWS_A_THREAD = 256  # followed by one thread before it takes the next ones
+_ROWS_A_THREAD = 256  # rows followed by one thread before the next ones
 
 
 @dataclass(frozen=True)
 class LeafWeights:
     """Finds the leaves of rows.
 
-    A row has a place on each feature, one for all values that no rule tells apart.
+    A row has a place on each feature, one for all values that no rule distinguishes.
 
     Attributes
     ----------
     grammar
         The grammar.
     sides
-        Where its productions send rows.
+        The sides of rows at its productions.
     """
 
     grammar: Grammar
@@ -53,17 +53,17 @@ class LeafWeights:
 
     @cached_property
     def _features(self) -> np.ndarray:
-        """Features that some production splits on."""
+        """Return features that some production splits on."""
         return np.unique(self.sides.feature[: self.grammar.num_productions])
 
     @cached_property
     def _thresholds(self) -> list[np.ndarray]:
-        """Distinct thresholds on each of these features; not used where gaps hold several cuts."""
+        """Return distinct thresholds on each of these features; unused if gaps have many cuts."""
         feature, threshold = self.sides.feature[:-1], self.sides.threshold[:-1]
         return [np.unique(threshold[feature == own]) for own in self._features]
 
     def places(self, matrix: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Places of rows [m, d] on the features that are split on, int32; -1 where missing."""
+        """Return places of rows [m, d] on the features that are split on, int32; -1 if missing."""
         if self.sides.num_cuts is not None:
             return np.ascontiguousarray(codes[:, self._features], np.int32)
         places = np.empty((len(matrix), len(self._features)), np.int32)
@@ -76,17 +76,17 @@ class LeafWeights:
         return places
 
     def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
-        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
+        """Return the probability that rows [m, d] end in each subproblem, sparse [m, N]."""
         raise NotImplementedError
 
     def means(self, matrix: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
+        """Return the mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
         return self.leaf_weights(matrix, places) @ values
 
 
 @dataclass(frozen=True)
 class SampledPaths(LeafWeights):
-    """Follows new rows through sampled trees; those like a training row end in its leaves.
+    """Follows new rows through sampled trees; rows like a training row end in its leaves.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class SampledPaths(LeafWeights):
         return {place.tobytes(): cell for place, cell in zip(places, cells, strict=True)}
 
     def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
-        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
+        """Return the probability that rows [m, d] end in each subproblem, sparse [m, N]."""
         cells = np.array([self._cell_of_place.get(place.tobytes(), -1) for place in places])
         new = np.flatnonzero(cells < 0)
         parts = [self._known_row(row, cell) for row, cell in enumerate(cells.tolist()) if cell >= 0]
@@ -120,7 +120,7 @@ class SampledPaths(LeafWeights):
         return csr_array((weight, (row, node)), (len(matrix), self.grammar.num_subproblems))
 
     def _known_row(self, row: int, cell: int) -> tuple[np.ndarray, ...]:
-        """Leaves that hold a training cell, as (row, node, weight) triples."""
+        """Return leaves that contain a training cell, as (row, node, weight) triples."""
         likely = np.flatnonzero(self.leaf_probability > _MOST_LOST / len(self.leaf_probability))
         bit = np.uint64(1) << np.uint64(cell % 64)
         node = likely[(self.grammar.members[likely, cell // 64] & bit) != 0]
@@ -142,8 +142,8 @@ class PathWeights(LeafWeights):
     Attributes
     ----------
     stop
-        float64 [N, D]; probability that a subproblem at a depth is a leaf; at the D depths that
-        are followed, or at any where D is 1 and the prior does not depend on it.
+        float64 [N, D]; probability that a subproblem at a depth is a leaf, for the D followed
+        depths, or for any depth if D is 1 and the prior does not depend on it.
     use
         float64 [D, E]; probability that its parent at a depth uses a production.
     """
@@ -153,7 +153,7 @@ class PathWeights(LeafWeights):
 
     @cached_property
     def _steps(self) -> "_Steps":
-        """Lay out for each production which places go left: all of them, or a share of its cuts."""
+        """Return for each production which places go left: all of them, or a share of its cuts."""
         grammar, sides = self.grammar, self.sides
         feature = np.searchsorted(self._features, sides.feature[:-1])
         if sides.num_cuts is None:
@@ -177,7 +177,7 @@ class PathWeights(LeafWeights):
         )
 
     def leaf_weights(self, matrix: np.ndarray, places: np.ndarray) -> csr_array:
-        """Probability of ending in each subproblem, for rows [m, d]; sparse float64 [m, N]."""
+        """Return the probability that rows [m, d] end in each subproblem, sparse [m, N]."""
 
         def follow(rows: slice) -> tuple[np.ndarray, ...]:
             return _list_leaves(self._steps, places[rows], _NEGLIGIBLE, _MOST_LOST)
@@ -192,7 +192,7 @@ class PathWeights(LeafWeights):
         return weights
 
     def means(self, matrix: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
+        """Return the mean of leaves' values [N, c] for rows [m, d], float64 [m, c]."""
         result = np.zeros((len(places), values.shape[1]))
 
         def follow(rows: slice) -> None:
@@ -215,7 +215,7 @@ class ChartMixture(PiecedMixture):
     leaf
         Leaf family.
     statistics
-        float64 [N, s]; of all subproblems.
+        float64 [N, s]; statistics of all subproblems.
     paths
         Finds leaves.
     matrix, codes
@@ -231,7 +231,7 @@ class ChartMixture(PiecedMixture):
         codes: np.ndarray,
     ):
         places = paths.places(matrix, codes)
-        # Without a rule there is no place, and one kind of rows.
+        # Without rules there are no places, and there is one kind of rows.
         keyed = places if places.shape[1] else np.zeros((len(places), 1), np.int32)
         _, first, kind = np.unique(keyed, axis=0, return_index=True, return_inverse=True)
         super().__init__(leaf, kind.ravel(), len(first))
@@ -248,7 +248,7 @@ class ChartMixture(PiecedMixture):
 
     @in_float64
     def mean(self) -> np.ndarray:
-        """Predictive mean [m], or class probabilities [m, c]."""
+        """Return the predictive mean [m], or class probabilities [m, c]."""
         means = leaf_means(self.leaf, self.statistics)
         values = means.reshape(len(means), -1)
         found = self._paths.means(self._matrix, self._places, values)
@@ -256,7 +256,7 @@ class ChartMixture(PiecedMixture):
 
 
 class _Steps(NamedTuple):
-    """A scored grammar as a compiled walk reads it; N subproblems, E productions, D depths.
+    """A scored grammar as input of a compiled walk; N subproblems, E productions, D depths.
 
     Attributes
     ----------
@@ -265,12 +265,12 @@ class _Steps(NamedTuple):
     left, right
         int32 [E].
     feature
-        int32 [E]; among those that are split on.
+        int32 [E]; feature among those that are split on.
     low, num_cuts
         int32 and float64 [E]; places up to ``low`` go left under all cuts of the production, later
         ones under one cut less for each.
     least
-        int32 [E]; 0 where missing values (-1) go right, else -1.
+        int32 [E]; 0 if missing values (-1) go right, else -1.
     height
         int32 [N].
     stop, use
@@ -291,11 +291,11 @@ class _Steps(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def _scratch(steps):
-    """Make what a walk writes on, which is as it was after each; B rows, S stages.
+    """Make the workspace of walks, which each walk resets; B rows, S stages.
 
-    Returns the probability at nodes, float64 [2 N, B], by the parity of the depth where depth
-    matters; the next node of the same stage, int32 [2 N], -2 where a node was not reached; and the
-    first node of each stage, int32 [S], -1 if there is none.
+    Returns the probability at nodes, float64 [2 N, B], by the parity of the depth if depth matters;
+    the next node of the same stage, int32 [2 N], -2 if a node was not reached; and the first node
+    of each stage, int32 [S], -1 if there is none.
     """
     num_nodes, num_levels = steps.stop.shape
     num_stages = num_levels if num_levels > 1 else steps.height[-1] + 1
@@ -309,7 +309,7 @@ def _scratch(steps):
 
 @numba.njit(cache=True, nogil=True)
 def _walk(steps, scratch, places, negligible, nodes, weights, lost):
-    """Follow rows with places [F, B]; writes to ``lost`` [B] what was dropped.
+    """Follow rows with places [F, B]; write the dropped probability to ``lost`` [B].
 
     Stages are depths, or heights from the tallest down: a subproblem's parents are all taller.
     Returns buffers of leaves and probabilities [leaves, B], and the number of leaves.
@@ -389,7 +389,7 @@ def _walk(steps, scratch, places, negligible, nodes, weights, lost):
 
 @numba.njit(cache=True, nogil=True)
 def _leaves_of(steps, scratch, places, start, negligible, most_lost, nodes, weights):
-    """Follow rows [m, F] from ``start`` on until little is lost; probabilities add up to one."""
+    """Follow rows [m, F] from ``start`` on until little is lost; probabilities sum to one."""
     own = np.empty((places.shape[1], _TOGETHER), np.int32)
     for b in range(_TOGETHER):
         own[:, b] = places[min(start + b, len(places) - 1)]

@@ -17,7 +17,7 @@ _Node = tuple[int, int]  # subproblem and depth
 
 
 class _ChartChoices:
-    """What the nodes of a max-scored chart may do."""
+    """Choices of the nodes of a max-scored chart."""
 
     def __init__(self, grammar: Grammar, chart: Chart, prior, leaf_scores, log_best):
         self.grammar, self.chart, self.prior = grammar, chart, prior
@@ -57,7 +57,7 @@ class _ChartChoices:
 
 @jax.jit
 def _node_terms(chart: Chart, prior, log_best, node, depth, first, places):
-    """Best log weight through each production of one node, at one depth; [widest]."""
+    """Return the best log weight through each production of one node, at one depth; [widest]."""
     index = jnp.minimum(first + jnp.arange(len(places)), len(chart.left) - 1)
     parent, rule = node_at(chart, node, depth), rule_at(chart, index, depth)
     below = jnp.minimum(depth + 1, len(chart.levels) - 1) if chart.uses_depth else depth
@@ -70,9 +70,9 @@ def rank_derivations(
 ) -> tuple[Derivations, np.ndarray]:
     """List the k trees of greatest log joint.
 
-    Under a prior that counts partitions, trees that differ by equivalent rules are one tree, shown
-    by the rule that comes first. Trees that differ by the cut inside a gap are one entry, with the
-    log joint of a single such tree, shown by the middle cut.
+    Trees that differ by equivalent rules are one tree under a prior that counts partitions, with
+    the first of these rules. Trees that differ by the cut inside a gap are one entry, with the log
+    joint of a single such tree and the middle cut.
 
     Returns
     -------

@@ -4,7 +4,7 @@ Once the chart is scored, a tree is drawn from the root down: a node stops, or u
 with the probabilities of Sullivan et al. 2023, equations 15 and 16. A draw's queue of nodes is the
 tree's array itself; one step of the loop handles one slot of all draws at once, by binary search
 over the node's cumulative production probabilities. Each block of draws has a key, from which the
-keys of slots are made, so chunks and capacities do not change a draw.
+keys of slots are derived, so chunks and capacities do not change a draw.
 
 Functions run inside a `jax.enable_x64` scope.
 """
@@ -38,7 +38,7 @@ class ChartChoices(NamedTuple):
     stop
         float64 [N, D]; probability of stopping.
     cumulative
-        float64 [E, D]; probability of this production of its parent or an earlier one.
+        float64 [E, D]; cumulative probability of this production and its parent's earlier ones.
     """
 
     stop: jax.Array
@@ -48,14 +48,14 @@ class ChartChoices(NamedTuple):
 class Derivations(NamedTuple):
     """Trees as derivations of the grammar, drawn or ranked; b trees, k slots.
 
-    Slots are a queue: the children of the j-th split lie in slots 2j + 1 and 2j + 2.
+    Slots are a queue: the children of the j-th split are in slots 2j + 1 and 2j + 2.
 
     Attributes
     ----------
     production
         int32 [b, k]; production used in each slot, -1 in leaves and unused slots.
     place
-        float64 [b, k]; number in [0, 1) that picks a cut inside the production's gap; [b, 0] where
+        float64 [b, k]; number in [0, 1) that picks a cut inside the production's gap; [b, 0] if
         every gap has one rule.
     num_nodes
         int32 [b]; slots in use.
@@ -67,7 +67,7 @@ class Derivations(NamedTuple):
 
     @property
     def left(self) -> np.ndarray:
-        """Slot of the left child (the right one follows it), int32 [b, k]; 0 in leaves."""
+        """Slot of the left child, just before the right one, int32 [b, k]; 0 in leaves."""
         splits = self.production >= 0
         left = np.cumsum(splits, axis=1, dtype=np.int32)
         left *= 2
@@ -109,13 +109,13 @@ def choice_probabilities(chart: Chart, prior, leaf_scores, feature_weight, log_q
 
 
 def draw_production(chart: Chart, choices: ChartChoices, node, depth, uniform):
-    """Whether nodes stop, and the production they use if not; all [b]."""
+    """Return whether nodes stop, and the production they use if not; all [b]."""
     level = jnp.minimum(depth, choices.stop.shape[1] - 1)
     target = uniform - take(choices.stop, (node, level))
     first = take(chart.first_production, node)
     last = take(chart.first_production, node + 1) - 1
-    # Skip as many productions as end at or before the target, in steps of falling powers of two;
-    # deep in the trees, where most draws are, nodes have few.
+    # Skip productions that end at or before the target, in steps of falling powers of two; most
+    # draws are deep in the trees, where nodes have few.
     num_steps = 32 - lax.clz(jnp.maximum((last - first).max(), 0))
 
     def skip(i, used):
@@ -135,8 +135,8 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
 
     The draws are as many blocks as there are keys.
 
-    Slots 2j + 1 and 2j + 2 hold the children of the j-th split, so a queue of splits is enough:
-    one step of the loop takes a split off the queue and settles both its children.
+    Slots 2j + 1 and 2j + 2 are the children of the j-th split, so a queue of splits suffices: one
+    step of the loop removes a split from the queue and settles both its children.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
         def of_block(key):
             for number in which:
                 key = jax.random.fold_in(key, number)
-            # Two for each draw, in one row: they do not depend on the number of draws.
+            # Two for each draw, in one row, so that they do not depend on the number of draws.
             return jax.random.uniform(key, (num_draws // len(rng_keys), 2))
 
         return jax.vmap(of_block)(rng_keys).reshape(num_draws, 2)
@@ -163,7 +163,7 @@ def sample_chunk(chart: Chart, choices: ChartChoices, rng_keys, draws, capacity,
         stops, used = draw_production(chart, choices, node, depth, uniform)
         splits = exists & ~stops
         end = count[:, None] + jnp.pad(splits[:, :-1], ((0, 0), (1, 0)))  # the left one first
-        # Nodes that do not split, or find no room, are written to extra rows beyond the queue.
+        # Nodes that do not split, or have no room, are written to extra rows beyond the queue.
         beyond = num_splits + jnp.arange(node.shape[1], dtype=jnp.int32)
         end = jnp.where(splits & (end < num_splits), end, beyond)
         put = {"mode": "promise_in_bounds", "unique_indices": True}
@@ -229,13 +229,13 @@ def sample_derivations(
     chart, choices
         A scored chart.
     rng_key
-        Key; a draw depends on the key and its own number alone.
+        Key; a draw depends on the key and its own index alone.
     num_draws
         Number of trees.
     capacity
-        Slots to begin with; doubled when a tree needs more.
+        Initial number of slots; doubled when a tree needs more.
     pick_cuts
-        Whether gaps hold several rules, of which one must be picked.
+        Whether gaps have several rules, of which one must be picked.
     finish
         Called on each chunk, in the worker that drew it.
     """
@@ -261,5 +261,5 @@ def sample_derivations(
         production, place = (np.asarray(a)[:kept, :used] for a in drawn[:2])
         return finish(Derivations(production, place, num_nodes))
 
-    # A compiled call holds no interpreter lock, so chunks run side by side.
+    # A compiled call releases the interpreter lock, so chunks run side by side.
     return in_threads(draw, range(-(-num_draws // size)), most=workers)

@@ -1,7 +1,7 @@
-"""Log probabilities of productions given that their node splits, for laws with weights.
+"""Log probabilities of productions given that their node splits, for weighted rules.
 
 The weights are computed once, by compiled passes over pieces of one size, and summed over each
-node's productions. They hold no fitted parameters, so a chart keeps the result.
+node's productions. They contain no fitted parameters, so a chart caches the result.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class _Productions:
 
     @cached_property
     def _group(self) -> np.ndarray:
-        """Number of each production's node and column."""
+        """Return the number of each production's node and column."""
         design = self.grammar.design
         node = self.grammar.parent.astype(np.int64)
         return node * design.num_columns + design.column[self.grammar.feature]
@@ -54,7 +54,7 @@ class _Productions:
         return np.bincount(self._group, values, minlength=shape[0] * shape[1]).reshape(shape)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Look up values [N, columns] for the productions, [E]."""
+        """Spread values [N, columns] to the productions, [E]."""
         return values.ravel().take(self._group)
 
     def before(self, values: np.ndarray) -> np.ndarray:
@@ -74,7 +74,7 @@ def _cut_weights(law: RuleLaw, node: Node, rule: Rule) -> jax.Array:
 
 @partial(jax.jit, static_argnames="law")
 def _feature_weights(law: RuleLaw, node: Node, features: jax.Array) -> jax.Array:
-    # A node's facts [k] stand against features [1, c]; its box keeps the last axis.
+    # A node's facts [k] broadcast against features [1, c]; its box keeps the last axis.
     node = jax.tree.map(lambda fact: fact[:, None], node)
     weight = jnp.asarray(law.weigh_features(node, features[None]), float)
     return jnp.broadcast_to(weight, (len(node.depth), len(features)))
@@ -82,21 +82,21 @@ def _feature_weights(law: RuleLaw, node: Node, features: jax.Array) -> jax.Array
 
 @in_float64
 def log_shares(grammar: Grammar, law: RuleLaw, num_levels: int) -> np.ndarray:
-    """Log probability of every production given that its node splits.
+    """Return the log probability of every production given that its node splits.
 
     Parameters
     ----------
     grammar
         The grammar.
     law
-        The law of the rule, with the design's numbers filled in.
+        The distribution of the rule, with the design's numbers filled in.
     num_levels
-        Depths, from the root's 0 on.
+        Number of depths, starting at the root's 0.
 
     Returns
     -------
     numpy.ndarray
-        float64 [E], or [E, num_levels] where weights read the depth.
+        float64 [E], or [E, num_levels] if weights use the depth.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The side of a production for each row.
 
 With ``rules="gaps"`` a production is one rule, at the middle of its gap. With ``rules="cuts"`` it
-stands for all cuts inside the gap, unless each cut is a separate production. Training rows lie
-outside the gap, but a new row may lie between its cuts, and then goes left under some of them.
+represents all cuts inside the gap, unless each cut is a separate production. Training rows are
+outside the gap, but a new row may be between its cuts, and then goes left under some of them.
 """
 
 from typing import Any, NamedTuple
@@ -13,22 +13,22 @@ from bdtppl.inference.pcfg.grammar import Grammar
 
 
 class Sides(NamedTuple):
-    """Where productions send rows; arrays [E + 1].
+    """Sides of rows at productions; arrays [E + 1].
 
-    The last entry stands for no production, -1: no feature (-1), no threshold (NaN).
+    The last entry represents no production, -1: no feature (-1), no threshold (NaN).
 
     Attributes
     ----------
     feature
         int32; feature of the production.
     threshold
-        float64; values below it go left. Not used where ``num_cuts`` is given.
+        float64; values below it go left. Not used if ``num_cuts`` is given.
     missing_left
         bool; side of missing values.
     low
         int32; code at the gap's lower side.
     num_cuts
-        int32; cuts in the gap, or None where every production is one rule.
+        int32; cuts in the gap, or None if every production is one rule.
     """
 
     feature: Any
@@ -55,11 +55,11 @@ class Sides(NamedTuple):
 
     @property
     def least(self) -> np.ndarray:
-        """Least code that each production sends left: -1 if missing values go there; int32."""
+        """Return the least code that each production sends left, int32; -1 for missing values."""
         return -self.missing_left.astype(np.int32)
 
     def rule_threshold(self, design: Any, production: np.ndarray, place: np.ndarray) -> np.ndarray:
-        """Threshold of one rule of each production, float64 [...].
+        """Return the threshold of one rule of each production, float64 [...].
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Sides(NamedTuple):
         production
             int [...]; productions.
         place
-            float [...] in [0, 1); picks one cut of the gap. Ignored where a production is one rule.
+            float [...] in [0, 1); picks one cut of the gap. Ignored if a production is one rule.
         """
         if self.num_cuts is None:
             return self.threshold.take(production)

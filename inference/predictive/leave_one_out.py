@@ -1,8 +1,8 @@
-"""Predictions of each training row from all other rows, without fitting again.
+"""Predictions of each training row from all other rows, without refitting.
 
-Draws of the posterior are weighed by 1 / p(own target | draw, other rows), which makes them draws
-of the posterior without the row (importance sampling). Where leaf parameters are integrated out,
-the row is taken out of the statistics of its leaf. Weights are truncated at the square root of the
+Draws of the posterior are weighted by 1 / p(own target | draw, other rows), which makes them draws
+of the posterior without the row (importance sampling). If leaf parameters are integrated out, the
+row is removed from the statistics of its leaf. Weights are truncated at the square root of the
 number of draws times their mean, which bounds their variance.
 
 References
@@ -51,7 +51,7 @@ class LeftOut(NamedTuple):
 class _Draws(NamedTuple):
     """Predictions of s draws for n rows: log density of the target, mean, CDF; weights [s].
 
-    ``log_taken`` is the log density of the row with all its weight, which leaves with it.
+    ``log_taken`` is the log density of the row with its full weight, which is removed with it.
     """
 
     log_taken: np.ndarray
@@ -68,14 +68,14 @@ def leave_one_out(posterior: AnyPosterior, rows: np.ndarray | None = None) -> Le
     Parameters
     ----------
     posterior
-        Draws given all rows. A row is left out with all its weight.
+        Draws given all rows. A row is left out with its full weight.
     rows
-        int [n]; which rows. Default all.
+        int [n]; indices of the rows. Default all.
 
     Raises
     ------
     ValueError
-        If rows have no likelihood of their own (the compound likelihood of soft classification).
+        If rows have no individual likelihood (the compound likelihood of soft classification).
 
     Examples
     --------
@@ -123,7 +123,7 @@ def _hard_draws(posterior: Posterior, rows: np.ndarray) -> _Draws:
 
 
 def _parametric_draws(posterior: SoftPosterior | SumPosterior, rows: np.ndarray) -> _Draws:
-    """Predict by the draws, given whose parameters rows are independent."""
+    """Predict by the draws, whose parameters make rows independent."""
     posterior.require_pointwise_likelihood()
     mixture, y = posterior.predictive(posterior.matrix[rows]), posterior.y[rows]
     log_density = mixture.each_log_density(y)

@@ -1,7 +1,7 @@
 """Predictions of any number of rows in bounded memory.
 
-Rows are independent given the posterior, so they are predicted some at a time. How many depends on
-the bytes that a posterior takes a row, and no result depends on it.
+Rows are independent given the posterior, so they are predicted in chunks. The size of a chunk
+depends on a posterior's bytes per row, and does not affect the results.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 from bdtppl.inference.parallel import fan_out, num_workers, workers
 
 _BYTES_AT_ONCE = 1 << 28  # of temporary arrays
-_BYTES_A_DRAW = 128  # of a target that is drawn
+_BYTES_A_DRAW = 128  # bytes of a drawn target
 _BYTES_A_QUANTILE = 64
 _PIECES_A_WORKER = 4
 
@@ -28,7 +28,7 @@ def by_rows(
     axis: int = 0,
     n_jobs: int | None = None,
 ) -> np.ndarray:
-    """Call a function on some rows at a time, one after the other or by workers; join its results.
+    """Call a function on chunks of rows, in sequence or by workers; join its results.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def by_rows(
     num_rows
         Number of rows.
     bytes_a_row
-        What one row takes in temporary arrays.
+        Bytes per row in temporary arrays.
     axis
         Axis of rows in the results.
     n_jobs
@@ -53,7 +53,7 @@ def by_rows(
     >>> by_rows(lambda rows: np.arange(10)[rows] ** 2, 10, bytes_a_row=1 << 26)
     array([ 0,  1,  4,  9, 16, 25, 36, 49, 64, 81])
     """
-    # A power of two: arrays that are padded to few sizes are not padded.
+    # A power of two, so that arrays padded to few sizes need no padding.
     size = 1 << max(_BYTES_AT_ONCE // max(bytes_a_row, 1), 1).bit_length() - 1
     _require_memory(bytes_a_row, 1)
     results = function(slice(0, size))
@@ -67,7 +67,7 @@ def by_rows(
     by_row[:size] = np.moveaxis(results, axis, 0)
     pieces = [slice(start, start + size) for start in range(size, num_rows, size)]
     with workers(n_jobs):
-        # Results of some pieces at once: those of all would be there twice.
+        # Results of some pieces at once: those of all would be in memory twice.
         at_once = 1 if (number := num_workers()) == 1 else _PIECES_A_WORKER * number
         for first in range(0, len(pieces), at_once):
             some = pieces[first : first + at_once]
@@ -78,59 +78,59 @@ def by_rows(
 
 
 def _require_memory(num_bytes: float, num_rows: int) -> None:
-    """Raise ValueError if there is not so much memory."""
+    """Raise ValueError if there is too little memory."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not every system says
+    except (AttributeError, ValueError, OSError):  # not every system provides this
         return
     if num_bytes > memory:
         raise ValueError(
-            f"Results of {num_rows:,} rows take {num_bytes / 1e9:,.0f} GB, and this machine has "
-            f"{memory / 1e9:,.0f} GB of memory: ask for fewer rows or draws at a time."
+            f"Results of {num_rows:,} rows need {num_bytes / 1e9:,.0f} GB, but this machine has "
+            f"{memory / 1e9:,.0f} GB of memory: request fewer rows or draws at a time."
         )
 
 
 class InPieces:
-    """A mixture at rows that are computed some at a time."""
+    """A mixture at rows that are computed in chunks."""
 
     def _joined(
         self, function: Callable[[Any, Any], np.ndarray], more_bytes: int = 0
     ) -> np.ndarray:
         """Call a function on the mixture at some rows and on their places; join the results.
 
-        It takes so many bytes a row more than means do.
+        The argument is its bytes per row beyond those of means.
         """
         raise NotImplementedError
 
     def mean(self) -> np.ndarray:
-        """Predictive mean [m], or class probabilities [m, c]."""
+        """Return the predictive mean [m], or class probabilities [m, c]."""
         return self._joined(lambda piece, _: piece.mean())
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """Log predictive density or probability of one target per row, float64 [m]."""
+        """Return the log predictive density or probability of one target per row, float64 [m]."""
         return self._joined(lambda piece, rows: piece.log_density(np.asarray(y)[rows]))
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        """Probability of a real target of at most y, one for each row, float64 [m]."""
+        """Return the probability of a real target of at most y, one for each row, float64 [m]."""
         return self._joined(lambda piece, rows: piece.cdf(np.asarray(y)[rows]))
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """Continuous ranked probability score of one real target per row, float64 [m].
+        """Return the continuous ranked probability score of one real target per row, float64 [m].
 
         Raises
         ------
         ValueError
-            If the leaves' predictives are no Student-t laws.
+            If the leaves' predictives are not Student-t distributions.
         """
         return self._joined(lambda piece, rows: piece.crps(np.asarray(y)[rows]))
 
     def quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of real targets, float64 [m, probabilities]."""
+        """Return quantiles of real targets, float64 [m, probabilities]."""
         more_bytes = _BYTES_A_QUANTILE * len(probabilities)
         return self._joined(lambda piece, _: piece.quantiles(probabilities), more_bytes)
 
     def mean_quantiles(self, probabilities: Sequence[float]) -> np.ndarray:
-        """Quantiles of the mean of a row's targets, [m, probabilities]; of classes [m, c, ...]."""
+        """Return quantiles of the mean of a row's targets, or of class probabilities."""
         more_bytes = _BYTES_A_QUANTILE * len(probabilities)
         return self._joined(lambda piece, _: piece.mean_quantiles(probabilities), more_bytes)
 
@@ -145,7 +145,7 @@ class ManyRows(InPieces):
     matrix
         Rows, float64 [m, d].
     bytes_a_row
-        What one row takes in temporary arrays.
+        Bytes per row in temporary arrays.
     n_jobs
         Number of workers; see `by_rows`.
     """
@@ -165,7 +165,7 @@ class ManyRows(InPieces):
         return self._predictive(self._matrix)
 
     def _at(self, rows: slice) -> Any:
-        """Mixture at some rows; that at all of them is kept."""
+        """Return the mixture at some rows; that at all of them is cached."""
         if rows.stop - rows.start >= len(self._matrix):
             return self._whole
         return self._predictive(self._matrix[rows])

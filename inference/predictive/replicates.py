@@ -1,9 +1,9 @@
 """Replicated data sets: joint draws of the targets of all rows.
 
 The targets of one replicate share one draw of tree and leaf parameters. So a statistic of
-replicates varies as in new data, which is not so if every row has a separate draw. Leaf parameters
-of hard trees are integrated out; so the targets of a replicate are drawn one after the other, each
-given those before it in its leaf (Polya's urn).
+replicates varies as in new data, unlike with a separate draw for every row. Leaf parameters of hard
+trees are integrated out, so the targets of a replicate are drawn one after the other, each given
+those before it in its leaf (Polya's urn).
 """
 
 import jax
@@ -34,13 +34,13 @@ def replicate(
     matrix
         Rows, float64 [m, d].
     num_draws
-        Number of replicates. There are at most as many of soft trees as there are draws; where
-        their leaf probabilities are integrated out (the compound likelihood), rows are independent.
+        Number of replicates; for soft trees, at most the number of draws. Rows are independent if
+        leaf probabilities are integrated out (the compound likelihood).
 
     Returns
     -------
     numpy.ndarray
-        [num_draws, m]; class indices where targets are classes.
+        [num_draws, m]; class indices if targets are classes.
 
     Examples
     --------

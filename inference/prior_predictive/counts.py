@@ -1,8 +1,8 @@
-"""How many trees there are.
+"""Numbers of trees.
 
-Where all n observations differ in each of d features, a node of m observations has d (m - 1) rules,
-and a rule leaves i of them on one side for each i from 1 to m - 1. So the number of trees follows
-from the number of observations alone. On other tables a chart counts trees.
+If all n observations differ in each of d features, a node of m observations has d (m - 1) rules,
+with i of them on one side for each i from 1 to m - 1. So the number of trees depends on the number
+of observations alone. A chart counts trees of other tables.
 
 References
 ----------
@@ -31,7 +31,7 @@ def num_trees(num_rows: int, num_features: int) -> int:
     Raises
     ------
     ValueError
-        If a number is no integer of at least 1.
+        If a number is not an integer of at least 1.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def num_trees(num_rows: int, num_features: int) -> int:
 def log_num_trees(
     design: Design, *, rules: Rules = "gaps", constraints: Constraints | None = None
 ) -> float:
-    """Count the trees of a table: the log of their number.
+    """Count the trees of a table, as a log.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def log_num_trees(
     Raises
     ------
     ValueError
-        If the chart of the table is too large, or constraints bind whole trees.
+        If the chart of the table is too large, or constraints apply to whole trees.
 
     Examples
     --------

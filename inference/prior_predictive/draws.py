@@ -38,16 +38,16 @@ def draw_prior_trees(
 ) -> Tree:
     """Draw trees from a prior, `Tree` batch [num_draws].
 
-    A prior whose weights sum to 1 at every node grows them, and an `EditTree` edits its tree;
-    others need the exact chart.
+    Trees are grown if the prior's weights sum to 1 at every node, and edited under an `EditTree`;
+    other priors need the exact chart.
 
     Raises
     ------
     ValueError
-        If the prior has no law without targets, or its chart is too large.
+        If the prior has no distribution without targets, or its chart is too large.
     """
     if isinstance(prior, EditTree):
-        constraints.require_free_leaves("A law without targets")
+        constraints.require_free_leaves("A prior without targets")
         nothing = np.zeros(design.num_rows, int)
         model = TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints)
         options: dict[str, Any] = {"warmup": 0, "draws": 1, "thin": 1, "first_trees": "prior"}
@@ -97,7 +97,7 @@ def draw_soft_prior(
     posterior
         Posterior with the model, sharpness and inputs.
     topology_prior
-        Law of the topologies.
+        Distribution of the topologies.
     num_draws
         Number of draws.
     max_splits
@@ -105,12 +105,12 @@ def draw_soft_prior(
     with_leaf
         Whether the tree without a split is included.
     hard_inputs
-        Whether each split looks at one input; inputs are equally likely.
+        Whether each split uses one input; inputs are equally likely.
 
     Raises
     ------
     ValueError
-        If labels have no law under the model (equation 8).
+        If labels have no distribution under the model (equation 8).
     """
     posterior.require_pointwise_likelihood()
     shapes: list[Topology] = []
@@ -125,7 +125,7 @@ def draw_soft_prior(
         _soft_trees(rng, posterior.model, shape, int(count), len(posterior.names), hard_inputs)
         for shape, count in zip(topologies, counts, strict=True)
     ]
-    place = np.empty(num_draws, int)  # trees lie topology by topology
+    place = np.empty(num_draws, int)  # trees are grouped by topology
     place[np.argsort(topology, kind="stable")] = np.arange(num_draws)
     unknown = np.full(len(topologies), np.nan)
     return SoftPosterior(

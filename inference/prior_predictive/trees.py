@@ -1,8 +1,8 @@
-"""The four questions that a prior over trees answers, as in stochastic logic programming.
+"""The four queries of a prior over trees, as in stochastic logic programming.
 
 Draw a tree, list the trees with their probabilities, sum the weights of all trees, and compute the
 probability of one. If the prior's weights sum to one at every node, draws grow top-down without a
-chart of the table. Other priors take sums and draws from the exact chart.
+chart of the table. Other priors use sums and draws of the exact chart.
 
 References
 ----------
@@ -41,7 +41,7 @@ from bdtppl.models.priors import DepthDecay
 from bdtppl.models.pytrees import describe_kind
 
 NO_LIKELIHOOD = DirichletCategorical.symmetric(1)  # of one class, so the likelihood is 1
-_CAPACITY = 31  # slots of draws at first
+_CAPACITY = 31  # initial slots of draws
 _TREES_A_PIECE = 4096  # trees drawn at once
 
 
@@ -61,10 +61,10 @@ class EnumeratedTrees(NamedTuple):
 
 
 class PriorTrees:
-    """The law of trees that a node-wise prior has on a design.
+    """The distribution of trees under a node-wise prior on a design.
 
     Different rules make different trees, even if they make the same partition; a prior that counts
-    partitions shares the weight of one among its rules.
+    partitions shares their weight among their rules.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class PriorTrees:
     Raises
     ------
     TypeError
-        If an argument is of another type.
+        If an argument has the wrong type.
     ValueError
         If the prior is not node-wise, or a feature is monotone.
 
@@ -102,7 +102,7 @@ class PriorTrees:
                 raise TypeError(f"{name} must be a {kind.__name__}; got {describe_kind(value)}.")
         require_tree_prior("prior", prior)
         require_weighs(prior, "PriorTrees", "nodes")
-        constraints.require_free_leaves("A law without targets")
+        constraints.require_free_leaves("A prior without targets")
         self.design = design
         self.prior = prior
         self.constraints = constraints
@@ -138,7 +138,7 @@ class PriorTrees:
         keys = jax.random.split(rng_key, num_draws)
         parts, piece = [], min(_TREES_A_PIECE, padded_size(num_draws))
         for start in range(0, num_draws, piece):
-            # The last piece is filled up with draws that are made already.
+            # The last piece is filled with existing draws.
             some = np.resize(np.arange(start, min(start + piece, num_draws)), piece)
             shape = jax.tree.map(np.asarray, _grow(keys[some], self._model))
             parts.append(write_out(self._model, shape).trees)
@@ -146,7 +146,7 @@ class PriorTrees:
 
     @in_float64
     def log_prob(self, trees: Tree) -> np.ndarray:
-        """Log probabilities of trees [...], float64 [...]; -inf for those that are ruled out."""
+        """Return log probabilities of trees [...], float64 [...]; -inf for excluded ones."""
         flat = trees.reshape(-1)
         shape = as_shape(self._model, self.design, flat, trees.capacity)
         log_prior = np.asarray(state_of(self._model, shape).log_prior)
@@ -170,7 +170,7 @@ class PriorTrees:
         listed = list(islice(_trees(self._model), limit + 1))
         if len(listed) > limit:
             raise ValueError(
-                f"There are more than limit={limit:,} trees: take fewer bins, a smaller max_depth, "
+                f"There are more than limit={limit:,} trees: use fewer bins, a smaller max_depth, "
                 "a larger min_leaf, or a larger limit."
             )
         log_weight = np.array([weight for weight, _ in listed])
@@ -187,9 +187,9 @@ def exact_prior(
     Raises
     ------
     ValueError
-        If the prior has no law without targets, or its sums are too large.
+        If the prior has no distribution without targets, or its sums are too large.
     """
-    constraints.require_free_leaves("A law without targets")
+    constraints.require_free_leaves("A prior without targets")
     nothing = np.zeros(design.num_rows, int)
     model = TreeModel(design, nothing, prior, NO_LIKELIHOOD, constraints)
     return exact_within_budget(model, budget=Budget(subproblems=max_subproblems))[0]
@@ -213,7 +213,7 @@ def _grow(rng_keys: jax.Array, model: PackedModel) -> Shape:
 
 @in_float64
 def has_root_rule(design: Design, rules: Rules, constraints: Constraints | None = None) -> bool:
-    """Check whether the root of a tree over all rows has an available rule.
+    """Return whether the root of a tree over all rows has an available rule.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class NodeChoices:
         self._known: dict[tuple[bytes, int], NodeOptions] = {}
 
     def __call__(self, rows: np.ndarray, depth: int) -> NodeOptions:
-        """Look up the choices of a node, or compute them."""
+        """Return the choices of a node, from the cache or computed."""
         key = rows.tobytes(), depth
         if key not in self._known:
             weights = _weigh(self.model, rows[None], jnp.full(1, depth, jnp.int32))
@@ -292,7 +292,7 @@ def _trees(model: PackedModel) -> Iterator[tuple[float, Nested]]:
 
 
 def laid_out(trees: Sequence[Nested]) -> Shape:
-    """Lay trees out as arrays, breadth first."""
+    """Convert trees to arrays, breadth first."""
     queues: list[list[Nested]] = [[tree] for tree in trees]
     for queue in queues:
         for node in queue:

@@ -1,13 +1,13 @@
-"""The log density of a soft tree in coordinates without bounds, for all topologies of a size.
+"""The log density of a soft tree in unconstrained coordinates, for all topologies of a size.
 
 NumPyro's models are written in terms of simplices, positive numbers and so on. Gradient-based
-samplers need a function of one vector of real numbers: this is it, with the Jacobians of the
-transformations. A density is a pytree: rows, priors, the topology, the sharpness and the power of
-the likelihood are data, so code that is compiled for a number of splits and of rows serves every
-topology of that size at every stage of a run, under any prior and on any such table.
+samplers need a function of one vector of real numbers, which this module provides, with the
+Jacobians of the transformations. A density is a pytree: rows, priors, the topology, the sharpness
+and the power of the likelihood are data. So code compiled for a number of splits and of rows serves
+every topology of that size at every stage of a run, under any prior and on any such table.
 
-Splits look along directions on the simplex (HMC-DFI), or each at one input (HMC-DF). The inputs are
-then discrete parameters, uniform a priori, which are drawn from their exact conditional laws.
+Splits use directions on the simplex (HMC-DFI), or one input each (HMC-DF). The inputs are then
+discrete parameters, uniform a priori, which are drawn from their full conditionals.
 
 References
 ----------
@@ -37,11 +37,12 @@ _TRACING = RLock()  # all threads share the stack of NumPyro's handlers
 
 
 def _log_prior(law: Any, to: Any, coordinates: jax.Array, value: jax.Array) -> jax.Array:
-    """Log density of a site's free coordinates, its transformation's Jacobian included.
+    """Return the log density of a site's free coordinates, including its Jacobian.
 
-    NumPyro clips values near 0, but a sparse Dirichlet or Beta law has much of its mass there: the
-    density would be flat beyond some coordinate, and improper. So these laws are computed from the
-    logits: each stick-breaking fraction of a Dirichlet law has a Beta law.
+    NumPyro clips values near 0, but a sparse Dirichlet or beta distribution has much of its mass
+    there: the density would be flat beyond some coordinate, and improper. So these densities are
+    computed from the logits: each stick-breaking fraction of a Dirichlet vector is beta
+    distributed.
     """
     base: Any = law
     first: Any
@@ -75,10 +76,10 @@ class SoftDensity:
     num_splits
         Number of splits n.
     hard_inputs
-        Whether each split looks at one input, and not along a direction.
+        Whether each split uses one input, and not a direction.
     weights
-        Powers of the rows' likelihoods, float [N], which the model then takes as ``weights``; None
-        where all are 1.
+        Powers of the rows' likelihoods, float [N], which the model then gets as ``weights``; None
+        if all are 1.
     """
 
     model: Callable[..., None]
@@ -118,7 +119,7 @@ class SoftDensity:
     def log_density(
         self, position: jax.Array, paths: Any, sharpness: Any, power: Any = 1.0, inputs: Any = None
     ) -> jax.Array:
-        """Log of prior, Jacobian and likelihood.
+        """Return the log of prior, Jacobian and likelihood.
 
         Parameters
         ----------
@@ -163,13 +164,13 @@ class SoftDensity:
         return parts
 
     def parameters(self, position: jax.Array) -> dict[str, jax.Array]:
-        """Values of the model's sites at one position, within their bounds."""
+        """Return values of the model's sites at one position, within their bounds."""
         with jax.numpy_rank_promotion("allow"):
             parts = self.coordinates(position)
             return {name: to(parts[name]) for name, (to, _) in self._sites.items()}
 
     def position(self, parameters: dict[str, Any]) -> jax.Array:
-        """Position [size] where the model's sites have given values."""
+        """Return the position [size] at which the model's sites have given values."""
         with jax.numpy_rank_promotion("allow"):
             parts = [jnp.ravel(to.inv(parameters[name])) for name, (to, _) in self._sites.items()]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
@@ -183,7 +184,7 @@ class SoftDensity:
         -------
         tuple
             Values of the model's sites, float64 [num_draws, ...]; and inputs of splits, int
-            [num_draws, n], None where they look along directions.
+            [num_draws, n], None if they use directions.
         """
         num_inputs = self.x.shape[1]
         values = self.model.draw_prior(
@@ -195,8 +196,8 @@ class SoftDensity:
 
     @cached_property
     def _sites(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        """Transformation and shape of the free coordinates of each site, in the order of names."""
-        # Any paths and inputs will do: sites depend on their number alone.
+        """Return transformation and shape of each site's free coordinates, in order of names."""
+        # Any paths and inputs will do, because sites depend on their number alone.
         paths = np.zeros((self.num_splits + 1, self.num_splits), np.int8)
         inputs = np.zeros(self.num_splits, int) if self.hard_inputs else None
         sites = {}

@@ -1,8 +1,8 @@
-"""Greedy hard trees as places where chains over soft trees start.
+"""Greedy hard trees as initial states of chains over soft trees.
 
 A soft tree drawn from the prior is a poor one, and chains of sharp splits hardly leave it. A greedy
-modal tree under the same prior of shapes is found in milliseconds. Its splits look at one input
-each, which a soft tree can only do at the edge of the simplex, where a sampler moves slowly, so
+modal tree under the same prior of shapes is found in milliseconds. Its splits use one input each,
+which a soft tree can only do at the edge of the simplex, where a sampler moves slowly, so
 directions start somewhat inside.
 
 References
@@ -27,7 +27,7 @@ from bdtppl.models.soft.topology import Topology, TopologyPrior
 from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 
 _LIMITS = Constraints(max_depth=3, min_leaf=5)  # larger trees are slow to sample
-_SHARED = 0.3  # weight of a direction that all inputs share alike
+_SHARED = 0.3  # weight of a direction that all inputs share equally
 _LEAST_VARIANCE = 1e-6
 
 
@@ -58,17 +58,17 @@ def greedy_start(
     sharpness
         h of the splits.
     max_splits
-        Most splits; None for no limit but that of three levels.
+        Most splits; None limits only the levels, to three.
     hard_inputs
-        Whether each split looks at one input, and not along a direction.
+        Whether each split uses one input, and not a direction.
     weights
         Weights of the rows [N], in proportion to which they are drawn; None for equal ones.
 
     Returns
     -------
     tuple
-        The topology; values of the model's sites; and inputs of splits, int [n], None where they
-        look along directions.
+        The topology; values of the model's sites; and inputs of splits, int [n], None if they use
+        directions.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def greedy_start(
     x, y = np.asarray(x, np.float64), np.asarray(y)
     is_known = (y == y) & (y != model.no_target)  # NaN is not itself
     if not is_known.any():
-        raise ValueError("No row has a target to grow a greedy tree by: take start='prior'.")
+        raise ValueError("No row has a target to grow a greedy tree by: use start='prior'.")
     x, y = x[is_known], y[is_known]
     y = y.astype(float if isinstance(model, SoftRegression) else int)
     share = None if weights is None else weights[is_known] / weights[is_known].sum()
@@ -90,7 +90,7 @@ def greedy_start(
     share = 0.0 if hard_inputs or num_inputs == 1 else _SHARED
     direction = np.full((len(feature), num_inputs), share / num_inputs)
     direction[split, feature] += 1 - share
-    # A row whose other inputs are at their mean goes where the hard split sends it.
+    # A row whose other inputs are at their mean follows the hard split.
     middle = x.mean(axis=0)
     threshold = direction @ middle + direction[split, feature] * (cut - middle[feature])
     threshold = np.clip(threshold, 1e-3, 1 - 1e-3)
@@ -106,7 +106,7 @@ def greedy_start(
 
 
 def _leaf_parameters(model: Any, reached: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """Choose parameters of leaves that rows reach with some probabilities [n + 1, N]."""
+    """Choose parameters of leaves that rows reach with given probabilities [n + 1, N]."""
     if isinstance(model, SoftRegression):
         mean = (reached @ y + model.mean_loc) / (reached.sum(axis=1) + 1)  # worth one row
         variance = max(np.square(y - mean @ reached).mean(), _LEAST_VARIANCE)

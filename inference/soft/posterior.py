@@ -1,8 +1,7 @@
 """A posterior over soft trees of many topologies, as equally weighted draws.
 
-Inferences give weighted draws of each topology. They are resampled to equal
-ones, so that every tool for chains reads them; the topologies keep their own probabilities and
-evidence.
+Inferences return weighted draws of each topology. These are resampled to equally weighted ones, so
+that all tools for chains can use them; the topologies keep their own probabilities and evidence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ Votes = Literal["probability", "balanced"]
 
 _BATCH = 64  # draws that predict at once
 _HARD = 1e-12  # sharpness of splits that are hard in float64
-_LEAST_ROWS = 8  # a product of fewer adds up in another order
+_LEAST_ROWS = 8  # a product of fewer adds in another order
 
 
 class TopologyDraws(NamedTuple):
@@ -39,15 +38,15 @@ class TopologyDraws(NamedTuple):
     topology
         The topology.
     probability
-        Of the topology given the data.
+        Probability of the topology given the data.
     log_evidence, log_evidence_se
-        Log Z_m, without the topology's prior, and its standard error; NaN where unknown.
+        Log Z_m, without the topology's prior, and its standard error; NaN if unknown.
     position
         float [s, size]; coordinates of `bdtppl.inference.soft.density.SoftDensity`.
     inputs
-        int [s, n]; inputs of splits, None where they look along directions.
+        int [s, n]; inputs of splits, None if they use directions.
     weight
-        float64 [s]; adds up to 1.
+        float64 [s]; sums to 1.
     """
 
     topology: Topology
@@ -80,20 +79,20 @@ class SoftPosterior:
     probability
         float64 [topology]; their posterior probabilities.
     log_evidences, log_evidence_ses
-        float64 [topology]; log Z_m, without the topology's prior, and standard errors; NaN where
+        float64 [topology]; log Z_m, without the topology's prior, and standard errors; NaN if
         unknown.
     trees
         Batch [chain, draw].
     topology
-        int [chain, draw]; place of each draw's topology in ``topologies``.
+        int [chain, draw]; index of each draw's topology in ``topologies``.
     log_evidence, log_evidence_se
-        Over all topologies, with their prior; NaN where unknown.
+        Evidence over all topologies, with their prior; NaN if unknown.
     effective_size
         Effective sample size of the weighted draws before resampling; NaN if there were none.
     sample_stats
         Further numbers of each draw, [chain, draw], by shared names (``log_joint``).
     weights
-        Weights of the training rows, [N]; None where all are 1.
+        Weights of the training rows, [N]; None if all are 1.
     """
 
     model: SoftRegression | SoftClassification
@@ -126,7 +125,7 @@ class SoftPosterior:
 
     @property
     def input_weights(self) -> np.ndarray:
-        """Mean direction of each draw's splits, float64 [chain, draw, d]; 0 where it has none."""
+        """Mean direction of each draw's splits, float64 [chain, draw, d]; 0 without splits."""
         splits = np.maximum(self.num_leaves - 1, 1)
         return np.asarray(self.trees.direction).sum(axis=-2) / splits[..., None]
 
@@ -137,23 +136,23 @@ class SoftPosterior:
 
     @property
     def bytes_a_row(self) -> int:
-        """What one row takes in temporary arrays of predictions."""
-        # Means have two or three arrays of the laws' numbers, quantiles about six.
+        """Bytes per row in temporary arrays of predictions."""
+        # Means need two or three arrays of parameters, quantiles about six.
         if isinstance(self.model, SoftRegression):
             return 12 * 8 * self.topology.size
         return 4 * 8 * self.topology.size * len(self.model.concentration)
 
     @property
     def has_pointwise_likelihood(self) -> bool:
-        """Whether each row has its own likelihood; not so in equation 8."""
+        """Whether each row has its own likelihood; false for equation 8."""
         return getattr(self.model, "likelihood", None) != "compound"
 
     def require_pointwise_likelihood(self) -> None:
-        """Raise ValueError if rows have no likelihood of their own."""
+        """Raise ValueError if rows have no individual likelihood."""
         if not self.has_pointwise_likelihood:
             raise ValueError(
-                "The compound likelihood (equation 8) is no law of labels that rows make up one by "
-                "one; fit with likelihood='mixture'."
+                "The compound likelihood (equation 8) has no density of single rows; fit with "
+                "likelihood='mixture'."
             )
 
     @property
@@ -163,7 +162,7 @@ class SoftPosterior:
 
     @property
     def pseudo_weight(self) -> float | None:
-        """Sum of weights that are no counts; None of counts."""
+        """Sum of weights that are not counts; None for counts."""
         if self.weights is None or self.weights.dtype.kind == "i":
             return None
         return float(self.weights.sum())
@@ -173,9 +172,8 @@ class SoftPosterior:
     ) -> "SoftPosterior":
         """Convert a posterior of targets (y - loc) / scale to one of targets y, under a model.
 
-        Means and noise are scaled back, and the evidence is multiplied by scale to minus the sum
-        of the weights.
-        ``sample_stats`` are unchanged.
+        Means and noise are rescaled, and the evidence is multiplied by scale to the power of minus
+        the sum of the weights. ``sample_stats`` are unchanged.
         """
         trees, jacobian = self.trees, self.row_weights.sum() * np.log(scale)
         mean = np.where(trees.is_leaf, trees.leaves["mean"] * scale + loc, 0.0)
@@ -192,7 +190,7 @@ class SoftPosterior:
     def predictive(
         self, matrix: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
     ) -> ClassMixture | NoiseMixture:
-        """Mix the predictives of the draws.
+        """Return the mixture of the draws' predictives.
 
         Parameters
         ----------
@@ -203,13 +201,13 @@ class SoftPosterior:
         votes
             "probability" for the leaves' probabilities of classes; "balanced" for the score of the
             authors' code: a leaf's vote for a class is its share of the class's training rows, and
-            votes are scaled to add up to 1.
+            votes are scaled to sum to 1.
         """
         laws = self._laws(matrix, sharpness, votes)
         return self._mixture([law.reshape(-1, *law.shape[2:]) for law in laws])
 
     def _mixture(self, laws: Sequence[np.ndarray]) -> ClassMixture | NoiseMixture:
-        """Mix laws along their first axis."""
+        """Return the mixture of distributions along their first axis."""
         if isinstance(self.model, SoftRegression):
             loc, scale = laws
             degrees: Any = self.model.degrees_of_freedom
@@ -220,7 +218,7 @@ class SoftPosterior:
     def means(
         self, matrix: np.ndarray, *, sharpness: float | None = None, votes: Votes = "probability"
     ) -> np.ndarray:
-        """Mean of a new target given each draw, [chain, draw, m], or class probabilities [..., c].
+        """Return the mean of a new target given each draw, [chain, draw, m, ...].
 
         Parameters
         ----------
@@ -233,17 +231,17 @@ class SoftPosterior:
         """Draw one new target per draw and row, [chain, draw, m]."""
         size, shape = self.topology.size, self.topology.shape
         laws = self._laws(matrix)
-        # Each draw is a mixture of one law, all its rows side by side.
+        # Each draw is a mixture of one distribution, with all its rows side by side.
         flat = [law.reshape(1, size * len(matrix), *law.shape[3:]) for law in laws]
         return self._mixture(flat).sample(rng_key, 1).reshape(*shape, len(matrix))
 
     def log_likelihood(self) -> np.ndarray:
-        """Pointwise log likelihood of the training rows, float64 [chain, draw, N].
+        """Return the pointwise log likelihood of the training rows, float64 [chain, draw, N].
 
         Raises
         ------
         ValueError
-            If rows have none of their own.
+            If rows have no individual likelihood.
         """
         self.require_pointwise_likelihood()
         each = self._mixture(self._laws(self.matrix)).each_log_density(self.y)
@@ -270,7 +268,7 @@ class SoftPosterior:
 
 @partial(jax.jit, static_argnames="votes")
 def _laws(model, trees: SoftTrees, rows, sharpness, observed, votes) -> tuple[jax.Array, ...]:
-    """Laws of a new target at rows [m] given each tree [s]; arrays [s, m, ...]."""
+    """Return parameters of a new target at rows [m] given each tree [s]; arrays [s, m, ...]."""
     x, y, weights = observed
 
     def of_tree(tree: SoftTrees) -> tuple[jax.Array, ...]:
@@ -315,13 +313,13 @@ def resample(
     Parameters
     ----------
     found
-        Draws of each topology, whose probabilities add up to 1.
+        Draws of each topology, whose probabilities sum to 1.
     density
         The density by number of splits.
     seed
         Seed of the resampling.
     chains, draws
-        How the draws are laid out; their order is random.
+        Layout of the draws; their order is random.
     about
         ``sharpness``, ``matrix``, ``scaling``, ``names``, ``log_evidence``, ``log_evidence_se``;
         see `SoftPosterior`.
@@ -344,18 +342,18 @@ def along_chains(
     density: Callable[[int], SoftDensity],
     **about: Any,
 ) -> SoftPosterior:
-    """Take equally weighted draws as chains have made them.
+    """Make a posterior of equally weighted draws in the order of their chains.
 
     Parameters
     ----------
     topologies
-        The topologies that chains were in.
+        The topologies that chains visited.
     topology
-        int [chain, draw]; which of these.
+        int [chain, draw]; index of the topology.
     position
-        float [chain, draw, l]; coordinates, the first ones of l where a topology has fewer.
+        float [chain, draw, l]; coordinates, the first ones of l if a topology has fewer.
     inputs
-        int [chain, draw, k], likewise; None where splits look along directions.
+        int [chain, draw, k], likewise; None if splits use directions.
     density, about
         See `resample`; and ``sample_stats``.
     """
@@ -393,12 +391,12 @@ def _assembled(
             for m in used
         ]
     )
-    place = np.empty(topology.size, int)  # trees lie topology by topology
+    place = np.empty(topology.size, int)  # trees are grouped by topology
     place[np.argsort(topology, axis=None, kind="stable")] = np.arange(topology.size)
     any_density: Any = density(0)
     return SoftPosterior(
         model=any_density.model,
-        y=np.asarray(any_density.y)[: len(about["matrix"])],  # without rows that were added
+        y=np.asarray(any_density.y)[: len(about["matrix"])],  # without padding rows
         topologies=tuple(each.topology for each in of_topologies),
         probability=np.array([each.probability for each in of_topologies]),
         log_evidences=np.array([each.log_evidence for each in of_topologies]),

@@ -1,7 +1,7 @@
 """Co-membership: probabilities that two rows share a leaf, and the nearest tree.
 
-These probabilities do not depend on how a tree is written, so they summarise the posterior over
-structures even if single trees have little probability each. The consensus is the tree whose own
+These probabilities do not depend on the representation of a tree, so they summarise the posterior
+over structures even if single trees have little probability. The consensus is the tree whose own
 matrix of zeros and ones has the least squared distance from the probabilities.
 
 References
@@ -24,7 +24,7 @@ _MOST_DRAWS = 1000  # of soft trees
 
 
 def hard_co_membership(trees: Tree, weights: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Share of the trees [t], by weights [t], in which rows [n, d] end in one leaf, [n, n].
+    """Return the share of trees [t], by weights [t], in which rows [n, d] share a leaf, [n, n].
 
     Examples
     --------
@@ -47,7 +47,7 @@ def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> 
     Returns
     -------
     int
-        Its place.
+        Index of the tree.
     float
         Mean squared difference over pairs of rows.
     """
@@ -63,7 +63,7 @@ def nearest_tree(trees: Tree, matrix: np.ndarray, co_membership: np.ndarray) -> 
 
 
 def _leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in each leaf that holds some, float [l, n], and the tree of each leaf, [l]."""
+    """Return rows in each nonempty leaf, float [l, n], and the tree of each leaf, [l]."""
     slots = route(trees, matrix)
     leaf = slots + np.arange(len(slots))[:, None] * trees.capacity
     used, place = np.unique(leaf, return_inverse=True)
@@ -74,7 +74,7 @@ def _leaves(trees: Tree, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @in_float64
 def soft_co_membership(posterior: SoftPosterior, rows: np.ndarray) -> np.ndarray:
-    """Mean probability that two of the training rows [m] reach the same leaf, float64 [m, m]."""
+    """Return the mean probability that two of the training rows [m] reach the same leaf, [m, m]."""
     size = posterior.topology.size
     chosen = np.linspace(0, size - 1, min(size, _MOST_DRAWS)).astype(int)
     flat = jax.tree.map(lambda a: a.reshape(size, *a.shape[2:])[chosen], posterior.trees)

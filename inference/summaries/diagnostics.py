@@ -1,4 +1,4 @@
-"""Do chains agree? Rank-normalised R-hat and effective sample sizes, and which chains dissent.
+"""Agreement of chains: rank-normalised R-hat, effective sample sizes, and dissenting chains.
 
 Chains of gradient samplers have more diagnostics: the Bayesian fraction of missing information, and
 the posterior mass of each chain's mode, which is estimated from the log density of its draws.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-_FEWEST_DRAWS = 4  # of a chain, for its two halves to vary
+_FEWEST_DRAWS = 4  # draws of a chain, for its two halves to vary
 _FAR_BELOW = 7.0  # nats below the best mode: less than a thousandth of its probability
 
 
@@ -26,7 +26,7 @@ class Diagnostics(NamedTuple):
     Attributes
     ----------
     r_hat
-        Rank-normalised R-hat: 1 where chains agree, NaN for a single chain or fewer than 4 draws.
+        Rank-normalised R-hat: 1 if chains agree, NaN for a single chain or fewer than 4 draws.
     ess
         Bulk effective sample size of all chains together.
     """
@@ -38,7 +38,7 @@ class Diagnostics(NamedTuple):
 def diagnose(quantities: Mapping[str, np.ndarray]) -> dict[str, Diagnostics]:
     """Compare chains in quantities, float64 [chain, draw] each, or pooled [chain, draw, many].
 
-    Of pooled ones the effective sample size is that of half of them at least.
+    The effective sample size of pooled quantities is their median.
     """
     found = {}
     for name, values in quantities.items():
@@ -54,9 +54,9 @@ def error_of_mean(values: np.ndarray) -> float:
 
 
 def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
-    """Find chains to leave out, until the R-hat of the others is at most a bound; two remain.
+    """Find chains to exclude, until the R-hat of the others is at most a bound; two remain.
 
-    Of values [chain, draw], the chain whose removal gives the least R-hat is left out; and so on.
+    The chain of values [chain, draw] whose removal gives the least R-hat is excluded repeatedly.
     """
     left = list(range(len(values)))
     while len(left) > 2 and not _r_hat(values[left]) <= bound:
@@ -66,9 +66,9 @@ def dissenting_chains(values: np.ndarray, bound: float) -> list[int]:
 
 
 def energy_information(energy: np.ndarray) -> np.ndarray:
-    """Bayesian fraction of missing information of each chain; below .3 is a sign of trouble.
+    """Return each chain's Bayesian fraction of missing information; below .3 indicates trouble.
 
-    Of energies [..., chain, draw] it is the mean square of their changes over their variance.
+    It is the mean square of changes of energies [..., chain, draw] over their variance.
     """
     changes = np.diff(energy, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,11 +76,11 @@ def energy_information(energy: np.ndarray) -> np.ndarray:
 
 
 def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
-    """Estimate the log integral of the density over the mode that each chain is in.
+    """Estimate the log integral of the density over each chain's mode.
 
-    The mean log density of draws from a law, plus the law's entropy, is the log of its normalising
-    constant. The entropy is approximated by that of a normal law with the draws' covariance. This
-    is for comparing chains, not for estimating evidence.
+    The mean log density of draws, plus the entropy of their distribution, is the log of the
+    normalising constant. The entropy is approximated by that of a normal distribution with the
+    draws' covariance. This is for comparing chains, not for estimating evidence.
 
     Parameters
     ----------
@@ -92,12 +92,12 @@ def log_masses(position: np.ndarray, log_density: np.ndarray) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        float64 [..., chain]; -inf where a chain stands still.
+        float64 [..., chain]; -inf if a chain does not move.
     """
     num_draws, size = position.shape[-2:]
     away = position - position.mean(axis=-2, keepdims=True, dtype=np.float64)
     covariance = np.swapaxes(away, -1, -2) @ away / (num_draws - 1)
-    # Few draws in many dimensions span no volume: shrink towards independent coordinates.
+    # Few draws in many dimensions span no volume, so shrink towards independent coordinates.
     kept = num_draws / (num_draws + size)
     covariance = np.where(np.eye(size, dtype=bool), covariance, kept * covariance)
     with np.errstate(divide="ignore"):
@@ -124,7 +124,7 @@ def stuck(log_masses: np.ndarray, within: float = _FAR_BELOW) -> np.ndarray:
 
 
 def _r_hat(values: np.ndarray) -> float:
-    """R-hat of values [chain, draw, ...]; infinite where chains stand still at different values."""
+    """Return R-hat of values [chain, draw, ...]; infinite for chains stuck at other values."""
     if len(values) < 2 or values.shape[1] < _FEWEST_DRAWS:
         return float("nan")
     if (values == values[:, :1]).all():
@@ -138,7 +138,7 @@ def _r_hat(values: np.ndarray) -> float:
 
 
 def _pooled_r_hat(values: np.ndarray, *, split: bool = True) -> float:
-    """Add the variances between and within the halves of chains up over quantities of one unit.
+    """Sum the variances between and within halves of chains over quantities of one unit.
 
     Gelman and others 2013, Bayesian Data Analysis, section 11.4; chance moves this less than the
     largest R-hat of all.
@@ -152,13 +152,13 @@ def _pooled_r_hat(values: np.ndarray, *, split: bool = True) -> float:
 
 
 def _halves(values: np.ndarray) -> np.ndarray:
-    """Take the first and the second half of each chain [chain, draw, ...] as chains."""
+    """Return the first and the second half of each chain [chain, draw, ...] as chains."""
     size = values.shape[1] // 2
     return np.concatenate([values[:, :size], values[:, values.shape[1] - size :]])
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Replace values by the normal quantiles of their ranks; equal ones have their mean rank."""
+    """Replace values by the normal quantiles of their ranks; ties have their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - (count - 1) / 2
     scores = ndtri((rank - 3 / 8) / (values.size + 1 / 4))[place].reshape(values.shape)
@@ -166,10 +166,10 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 
 
 def _ess_of(values: np.ndarray) -> float:
-    """Effective sample size of chains [chain, draw], halves of longer ones.
+    """Return the effective sample size of chains [chain, draw], halves of longer ones.
 
-    Autocorrelations are added up two by two until the sum of two is negative, and no such sum is
-    above the one before (Geyer 1992, Practical Markov chain Monte Carlo).
+    Autocorrelations are summed in pairs until a pair's sum is negative, and no such sum may exceed
+    the one before (Geyer 1992, Practical Markov chain Monte Carlo).
     """
     chains, draws = values.shape
     if 2 * draws < _FEWEST_DRAWS or not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""Equal subproblems computed once: many draws and rules lead to the same sets of rows."""
+"""Equal subproblems computed once, because many draws and rules lead to the same sets of rows."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of Knuth's multiplicative hashing
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # multiplier of Knuth's multiplicative hashing
 
 T = TypeVar("T")
 
 
 class Groups(NamedTuple):
-    """Equal nodes among m.
+    """Groups of equal nodes among m.
 
     Attributes
     ----------
     member
-        int32 [m]; a node of each group, then 0.
+        int32 [m]; one node of each group, then 0.
     group
         int32 [m]; the group of each node.
     number
@@ -39,8 +39,8 @@ class Groups(NamedTuple):
 def distinct(words: jax.Array) -> Groups:
     """Group equal nodes.
 
-    Words uint64 [m, W] name a node. Nodes are sorted by a hash and neighbours are compared in full:
-    where two hashes collide a group may be parted, but unequal nodes are never joined.
+    Words uint64 [m, W] identify a node. Nodes are sorted by a hash and neighbours are compared in
+    full: a collision may split a group, but unequal nodes are never joined.
     """
     factor = _GOLDEN * jnp.arange(1, 2 * words.shape[1], 2, dtype=words.dtype)
     mixed = words * factor[None]
@@ -58,7 +58,7 @@ def distinct(words: jax.Array) -> Groups:
 def map_distinct(
     function: Callable[[jax.Array], T], words: jax.Array, groups: Groups, piece: int
 ) -> T:
-    """Apply a function to nodes, to equal ones once.
+    """Apply a function to nodes, once for equal ones.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def map_distinct(
     groups
         Groups of equal nodes.
     piece
-        Nodes of one call.
+        Number of nodes in one call.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Quantities of trees that are followed along chains, to tell whether these agree."""
+"""Quantities of trees that are followed along chains, to check their agreement."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _ROWS_OF_SUMS = 50
 def predicted(posterior: SumPosterior) -> np.ndarray:
     """Predict fifty training rows by each draw, [chain, draw, 50], each times its weight's root.
 
-    So variances that are added up over rows count a row as often as its weight says.
+    Variances summed over rows then count a row by its weight.
     """
     rows = _spread(posterior, _ROWS_OF_SUMS)
     return _at_rows(posterior, rows) * np.sqrt(posterior.row_weights[rows])
@@ -21,7 +21,7 @@ def predicted(posterior: SumPosterior) -> np.ndarray:
 def _at_rows(posterior: AnyPosterior, rows: np.ndarray) -> np.ndarray:
     """Predict training rows: a sum of numbers, a mean, or the probability of the row's class."""
     if isinstance(posterior, SumPosterior) and posterior.prior.link == "identity":
-        return posterior.sums(posterior.matrix[rows])[:, :, 0]  # on their scale, as chains are
+        return posterior.sums(posterior.matrix[rows])[:, :, 0]  # on their scale, like the chains
     means = posterior.means(posterior.matrix[rows])
     if means.ndim > 3:
         means = np.take_along_axis(means, posterior.y[rows][None, None, :, None], axis=3)[..., 0]
@@ -35,9 +35,9 @@ def _spread(posterior: AnyPosterior, number: int) -> np.ndarray:
 def followed(posterior: AnyPosterior) -> dict[str, np.ndarray]:
     """Compute the quantities to diagnose, float64 [chain, draw] each.
 
-    The log joint, or the log likelihood where draws have no log joint, the number of leaves of a
-    tree, the noise of sums, and at a few training rows the predictive mean, or the probability of
-    the row's own class. For sums also ``predictions`` of fifty rows, [chain, draw, 50].
+    They are the log joint (or the log likelihood if draws have no log joint), the number of leaves
+    of a tree, the noise of sums, and the predictive mean, or the probability of the row's own
+    class, at a few training rows. Sums also have ``predictions`` of fifty rows, [chain, draw, 50].
     """
     rows = _spread(posterior, _ROWS)
     means = _at_rows(posterior, rows)

@@ -25,7 +25,7 @@ def share_errors(member: np.ndarray, weights: np.ndarray, draws: Draws) -> np.nd
         [chain, draw, k]; whether, or how much, each draw belongs to each of k kinds. The shares are
         its weighted means.
     weights
-        float [chain, draw]; they add up to 1.
+        float [chain, draw]; weights that sum to 1.
     draws
         "chains" for Markov chains, whose draws are averaged in batches of about the square root of
         their number; "runs" if chains are independent runs of weighted draws; "independent" if all
@@ -63,7 +63,7 @@ def share_errors(member: np.ndarray, weights: np.ndarray, draws: Draws) -> np.nd
 
 
 def _batches(shape: tuple[int, ...]) -> np.ndarray:
-    """Count off batches of successive draws within chains, int [chain, draw]."""
+    """Return batch numbers of successive draws within chains, int [chain, draw]."""
     chains, draws = shape
     each = max(draws // max(int(np.sqrt(draws)), 1), 1)  # batches a chain
     batch = np.minimum(np.arange(draws) * each // draws, each - 1)

@@ -1,1 +1,1 @@
-"""Tools for arrays: precision, padding, bits, threads."""
+"""Array utilities: precision, padding, bits, threads."""

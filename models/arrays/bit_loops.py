@@ -1,4 +1,4 @@
-"""What compiled loops need: bits of words, places in arrays."""
+"""Helpers of compiled loops: bits of words, unsigned indices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +10,19 @@ from numba.extending import intrinsic
 
 
 def unsigned(places: np.ndarray) -> np.ndarray:
-    """View places in arrays as unsigned: compiled loops do not check these for negative ones."""
+    """View array indices as unsigned, so that compiled loops skip the check for negative ones."""
     return places.view(f"u{places.itemsize}")
 
 
 def _trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """Find the place of the lowest bit of a uint64 that is not 0: one instruction."""
+    """Find the position of the lowest set bit of a nonzero uint64, in one instruction."""
     return _one_instruction(
         lambda builder, value, is_never_zero: builder.cttz(value, is_never_zero)
     )
 
 
 def _leading_zeros(typing_context: Any, word: Any) -> Any:
-    """Count the zeros above the highest bit of a uint64 that is not 0."""
+    """Count the zeros above the highest set bit of a nonzero uint64."""
     return _one_instruction(
         lambda builder, value, is_never_zero: builder.ctlz(value, is_never_zero)
     )

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def unpack(words: np.ndarray, num_cells: int) -> np.ndarray:
-    """Spell sets [k, words] out, uint8 [k, cells]."""
+    """Unpack sets [k, words], uint8 [k, cells]."""
     return np.unpackbits(words.view(np.uint8), axis=1, count=num_cells, bitorder="little")
 
 

@@ -1,4 +1,4 @@
-"""Distinct rows of numbers, found by hashing: rows are not sorted."""
+"""Distinct rows of numbers, found by hashing instead of sorting."""
 
 import numba
 import numpy as np
@@ -32,7 +32,7 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @numba.njit(cache=True, nogil=True)
 def _number_rows(rows, table, kind):
-    """Write the kinds of rows in the order in which they come, and return the first of each."""
+    """Write the kinds of rows in order of appearance, and return the first row of each."""
     first, size = np.empty(len(rows), np.int64), 0
     mask = np.uint64(len(table) - 1)
     for row in range(len(rows)):

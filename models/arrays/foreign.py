@@ -1,6 +1,6 @@
 """Numba functions that XLA calls on a CPU, inside compiled programs and without Python.
 
-XLA hands a frame of pointers to such a function (XLA FFI; ``xla/ffi/api/c_api.h`` of jaxlib, whose
+XLA passes a frame of pointers to such a function (XLA FFI; ``xla/ffi/api/c_api.h`` of jaxlib, whose
 layout is fixed for each major version): structs of 64-bit words, among them the buffers of the
 arguments and results.
 """
@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 _INTERFACE_VERSION = 3 << 32  # 0.3: the minor number is the upper half of the word
 _ONE_AT_A_TIME = threading.Lock()
 _COMPILED: dict[str, Any] = {}
-_METADATA = 1  # kind of a frame that asks for the version alone
+_METADATA = 1  # kind of a frame that requests only the version
 
 
 @intrinsic
@@ -40,7 +40,7 @@ def _read_words(address, count):
 
 @numba.njit(nogil=True)
 def arguments(frame):
-    """Get the buffers of the arguments; none where XLA asks for the version of the interface.
+    """Return the buffers of the arguments; none if XLA requests the version of the interface.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ def arguments(frame):
 
 @numba.njit(nogil=True)
 def results(frame):
-    """Get the buffers of the results; see `arguments`."""
+    """Return the buffers of the results; see `arguments`."""
     words = _read_words(frame, 15)
     return _read_words(words[14], words[12])
 
 
 @numba.njit(nogil=True)
 def matrix(buffer, dtype):
-    """Look at a buffer of two axes as an array."""
+    """View a buffer of two axes as an array."""
     words = _read_words(buffer, 6)
     shape = _read_words(words[5], 2)
     address = _pointer(words[3])  # pyright: ignore
@@ -73,7 +73,7 @@ def matrix(buffer, dtype):
 
 
 def handler_name(function: Callable[[int], int]) -> str:
-    """Get the name by which XLA calls a function (`jax.ffi.ffi_call`); compile it the first time.
+    """Return the name by which XLA calls a function (`jax.ffi.ffi_call`); compile it at first use.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def handler_name(function: Callable[[int], int]) -> str:
             capsule = ctypes.pythonapi.PyCapsule_New
             capsule.restype = ctypes.py_object
             capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-            # The name None is what XLA expects of handlers' capsules.
+            # XLA expects the name None of handlers' capsules.
             handler = capsule(compiled.address, None, None)
             jax.ffi.register_ffi_target(name, handler, platform="cpu")
             _COMPILED[name] = compiled

@@ -4,12 +4,12 @@ import numpy as np
 
 
 class Growing:
-    """An array with room for more rows, which the system provides as they are written.
+    """An array with room for more rows, whose memory the system provides when they are written.
 
     Parameters
     ----------
     start
-        The first rows, of any shape but a scalar's.
+        The first rows, of any shape except a scalar's.
     """
 
     def __init__(self, start: np.ndarray):

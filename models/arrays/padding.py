@@ -1,4 +1,4 @@
-"""Arrays padded to a few lengths, so that few shapes are compiled."""
+"""Padding of arrays to a few lengths, so that few shapes are compiled."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _ALIGNMENT = 64  # bytes
 def padded_size(length: int, sizes: int = 2) -> int:
     """Round a length up to one of few sizes, so that few shapes are compiled.
 
-    From each power of two to the next there are ``sizes`` of them, a power of two.
+    There are ``sizes`` of them, a power of two, between consecutive powers of two.
     """
     power_below = 1 << max(length - 1, 0).bit_length() >> 1
     step = max(power_below // sizes, 1)
@@ -26,16 +26,16 @@ def in_pieces(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     Parameters
     ----------
     function
-        From pytrees of arrays [size, ...] to another one, row by row.
+        From pytrees of arrays [size, ...] to another pytree, row by row.
     size
-        Rows of a piece; the last one is filled up with rows that it has.
+        Rows of a piece; the last one is padded with its own rows.
     *arrays
         Pytrees of arrays [m, ...].
 
     Returns
     -------
     pytree
-        What the function returns, joined: NumPy arrays [m, ...].
+        The joined results: NumPy arrays [m, ...].
 
     Examples
     --------
@@ -43,7 +43,7 @@ def in_pieces(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     [0, 1, 4, 9, 16, 25]
     """
     parts, number = [], len(jax.tree.leaves(arrays)[0])
-    for start in range(0, max(number, 1), size):  # no rows are a piece too
+    for start in range(0, max(number, 1), size):  # zero rows are one piece, too
         rows = slice(start, min(start + size, number))
         some = jax.tree.map(lambda a, r=rows: np.resize(a[r], (size, *a.shape[1:])), arrays)
         found = function(*some)

@@ -39,7 +39,7 @@ def in_float32(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_float32(tree):
-    """Make NumPy arrays of a pytree's leaves: floats in single precision, integers as they are."""
+    """Convert a pytree's leaves to NumPy arrays: floats in single precision, integers unchanged."""
 
     def single(leaf: Any) -> np.ndarray:
         leaf = np.asarray(leaf)
@@ -54,5 +54,5 @@ def cached_in_float64(function: Callable[[Any], R]) -> cached_property[R]:
 
 
 def as_float64(tree):
-    """Make every leaf of a pytree a float64 array, inside a double-precision scope."""
+    """Convert every leaf of a pytree to a float64 array, inside a double-precision scope."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)

@@ -16,13 +16,13 @@ _own = threading.local()
 
 
 def is_worker() -> bool:
-    """Whether the caller is a task among others, which computes in one thread."""
+    """Return whether the caller is a task among others, which computes in one thread."""
     return getattr(_own, "is_worker", False)
 
 
 @contextmanager
 def as_worker() -> Iterator[None]:
-    """Let what is called in the block start no threads: other workers have the other cores."""
+    """Prevent calls in the block from starting threads: other workers use the other cores."""
     before = is_worker()
     _own.is_worker = True
     try:
@@ -32,7 +32,7 @@ def as_worker() -> Iterator[None]:
 
 
 def num_threads() -> int:
-    """Count the threads that the caller may use: one for each core, or one if it is a worker."""
+    """Return the number of threads that the caller may use: one per core, or one in a worker."""
     return 1 if is_worker() else os.cpu_count() or 1
 
 
@@ -48,11 +48,11 @@ def in_threads(
     Parameters
     ----------
     function
-        Works on arrays; shares nothing with other calls.
+        Works on arrays; must share nothing with other calls.
     items
         Arguments, one for each call.
     size
-        Array entries of one call; few entries are computed without threads.
+        Array entries of one call; calls of few entries run without threads.
     most
         Most threads.
     """

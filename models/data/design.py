@@ -1,9 +1,9 @@
-"""A table becomes a `Design`: integer codes and the cut points between them.
+"""Conversion of a table to a `Design`: integer codes and the cut points between them.
 
-A hard tree never sees a value, only on which side of a cut it lies. A design therefore holds, for
-each feature, the ordered cut points that rules may use, and for each row and feature the code: the
-number of cut points at or below the value, or -1 where the value is missing. A rule *feature f,
-code < v* sends a row to the left; it is shown to people as ``petal width < 0.8``.
+A hard tree uses only the side of a cut that a value is on. A design therefore stores the ordered
+cut points of each feature that rules may use, and for each row and feature the code: the number of
+cut points at or below the value, or -1 if the value is missing. A rule *feature f, code < v* sends
+a row to the left; it is displayed as ``petal width < 0.8``.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ Binning = Literal["quantile", "uniform"]
 
 
 class CutPoints:
-    """Properties that follow from the cut points alone; arrays as in `Design`."""
+    """Properties derived from the cut points alone; arrays as in `Design`."""
 
     num_codes: np.ndarray
     low_edge: np.ndarray
@@ -52,9 +52,10 @@ class CutPoints:
 
     @property
     def equal_weights(self) -> np.ndarray:
-        """Weights of features where all columns with a cut weigh the same, float64 [d].
+        """Weights of features if all columns with a cut have equal weights, float64 [d].
 
-        Those of a column are in proportion to their rules; the weights add up to 1, or are all 0.
+        Features of a column share its weight in proportion to their rules; the weights sum to 1, or
+        are all 0.
         """
         rules = self.rules_of_features.astype(float)
         weights = rules / np.maximum(np.bincount(self.column, rules)[self.column], 1.0)
@@ -62,7 +63,7 @@ class CutPoints:
 
     @property
     def rules_of_features(self) -> np.ndarray:
-        """Number of rules of each feature, int64 [d]; a cut has two where values are missing."""
+        """Number of rules of each feature, int64 [d]; a cut has two if values are missing."""
         return (self.num_codes.astype(np.int64) - 1) * (1 + self.has_missing)
 
     @property
@@ -71,7 +72,7 @@ class CutPoints:
         return np.add.reduceat(self.rules_of_features, self.first_of_column)
 
     def place_of_rule(self, feature: Any, code: Any) -> Any:
-        """Place of the rule above a code, missing values right, in the list of its column."""
+        """Return the place in its column's list of the rule above a code, missing values right."""
         before = np.cumsum(self.rules_of_features) - self.rules_of_features
         before -= before[self.first_of_column][self.column]
         return before[feature] + code * (1 + self.has_missing)[feature]
@@ -83,7 +84,7 @@ class CutPoints:
 
     @property
     def num_observations(self) -> int:
-        """Number of training rows, repeated as often as whole weights say; others repeat none."""
+        """Number of training rows, repeated by whole weights; other weights repeat none."""
         return int(self.total_weight) if self.has_whole_weights else len(self.weights)
 
     @property
@@ -93,22 +94,22 @@ class CutPoints:
 
     @property
     def has_whole_weights(self) -> bool:
-        """Whether all weights are whole, so that they may stand for repeated rows."""
+        """Whether all weights are whole, so that they may represent repeated rows."""
         return self.weights.dtype.kind == "i"
 
     @property
     def pseudo_weight(self) -> float | None:
-        """Sum of weights that are no counts, by which the likelihood is a pseudo-likelihood."""
+        """Sum of weights that are not counts, which make the likelihood a pseudo-likelihood."""
         return None if self.has_whole_weights else self.total_weight
 
     @property
     def has_cut(self) -> np.ndarray:
-        """Features with a cut, bool [d]; rules split on no other."""
+        """Features with a cut, bool [d]; rules use only these."""
         return self.num_codes > 1
 
     @property
     def no_cut(self) -> tuple[str, ...]:
-        """Names of the features without a cut, on which no tree splits.
+        """Names of the features without a cut, which no tree splits on.
 
         Examples
         --------
@@ -124,7 +125,7 @@ class CutPoints:
         return np.concatenate([[0], np.cumsum(self.num_codes)]).astype(np.int32)
 
     def gap_threshold(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Midpoint of the gap between the training values of two codes of one feature.
+        """Return the midpoint of the gap between the training values of two codes of one feature.
 
         Parameters
         ----------
@@ -134,15 +135,16 @@ class CutPoints:
         Returns
         -------
         numpy.ndarray
-            float64; always above every value of ``low`` and at most the least value of ``high``.
+            float64; always greater than every value of ``low`` and at most the least value of
+            ``high``.
         """
         return midpoint(self.high_edge[low], self.low_edge[high])
 
     def values_around(self, feature: int, threshold: float) -> tuple[float, float] | None:
-        """Find the training values next below a threshold and next from it on, which it parts.
+        """Find the nearest training values below a threshold, and at or above it.
 
-        Infinite where there is none; None where the rows of one code lie on both sides, so that
-        the values are not known.
+        Infinite if there is none; None if rows of one code are on both sides, so that the values
+        are not known.
         """
         own = slice(self.offset[feature], self.offset[feature + 1])
         low, high = self.low_edge[own], self.high_edge[own]
@@ -152,7 +154,7 @@ class CutPoints:
         return below.max(initial=-np.inf), above.min(initial=np.inf)
 
     def gap_width(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Width of the gap between the training values of two codes of one feature, float64."""
+        """Return the width of the gap between the training values of two codes of one feature."""
         return self.low_edge[high] - self.high_edge[low]
 
     def encode(self, matrix: np.ndarray) -> np.ndarray:
@@ -169,33 +171,33 @@ class CutPoints:
 class Design(CutPoints):
     """Rows and features as values and integer codes.
 
-    Per-code arrays are flat over all features: code v of feature f lies at ``offset[f] + v``.
-    V is the number of codes of all features together.
+    Per-code arrays are flat over all features: code v of feature f is at ``offset[f] + v``. V is
+    the number of codes of all features together.
 
     Attributes
     ----------
     matrix
-        float64 [n, d]; the values, NaN where missing.
+        float64 [n, d]; the values, NaN if missing.
     codes
-        int32 [n, d]; -1 where the value is missing.
+        int32 [n, d]; -1 if the value is missing.
     weights
-        [n], above 0: the power of each row's likelihood; int64 where all are whole, which is as if
-        rows were repeated, else float64. Priors and constraints count each row once.
+        [n], above 0: the power of each row's likelihood; int64 if all are whole, which is
+        equivalent to repeated rows, else float64. Priors and constraints count each row once.
     num_codes
         int32 [d]; feature f has codes 0 to ``num_codes[f] - 1``.
     cut_threshold
-        float64 [V]; a row has code < v exactly where its value < ``cut_threshold[offset[f] + v]``
+        float64 [V]; a row has code < v exactly if its value < ``cut_threshold[offset[f] + v]``
         (-inf at v = 0).
     low_edge, high_edge
-        float64 [V]; smallest and largest training value of the code (NaN where no row has it).
+        float64 [V]; smallest and largest training value of the code (NaN if no row has it).
     names
         Feature names.
     is_indicator
         bool [d]; the feature is a 0/1 column of a category.
     column
-        int32 [d]; 0 for the first feature, and for each further one as many as for that before it,
-        or one more. Features of one number, such as the sets of levels of a category, are one
-        column to a prior that chooses a column and then a rule.
+        int32 [d]; column of each feature, starting at 0 and increasing by 0 or 1. Features of one
+        column, such as the sets of levels of a category, count as one for a prior that chooses a
+        column and then a rule.
     """
 
     matrix: np.ndarray = field(repr=False)
@@ -228,7 +230,7 @@ class Design(CutPoints):
         Parameters
         ----------
         matrix
-            float [n, d]; NaN is missing, infinite values are refused.
+            float [n, d]; NaN is missing, infinite values are rejected.
         weights
             Numbers [n] above 0, as in `Design`. Default 1.
         bins
@@ -236,21 +238,21 @@ class Design(CutPoints):
             than k distinct values at most k buckets, and at least two.
         binning
             "quantile" or "uniform" (equal width); used with ``bins``. Quantiles give exactly k
-            buckets: where weights are not whole, or repeated values let some of them coincide, cuts
-            lie in the k - 1 different gaps between distinct values that come nearest to the shares
-            1/k to (k-1)/k.
+            buckets: if weights are not whole, or if repeated values make quantiles coincide, cuts
+            are in the k - 1 distinct gaps between values that are nearest to the shares 1/k to
+            (k-1)/k.
         grid
             t cuts at the inner points of ``linspace(0, 1, t + 2)`` after scaling each feature to
             [0, 1] by its range, compared in float64 (DT-GFN, section 5.1); excludes ``bins``.
         cuts
             Cut points of each feature, d ascending float64 arrays; excludes ``bins`` and ``grid``.
         names, is_indicator, column
-            Of the features, [d] each; default x0, x1, ..., all False, and each by itself.
+            Of the features, [d] each; default x0, x1, ..., all False, and separate columns.
 
         Raises
         ------
         ValueError
-            On bad arguments, an empty matrix or an infinite value.
+            If arguments are invalid, the matrix is empty or a value is infinite.
 
         Examples
         --------
@@ -267,7 +269,7 @@ class Design(CutPoints):
         is_indicator = [False] * num_features if is_indicator is None else is_indicator
         column = np.arange(num_features) if column is None else column
         if cuts is not None and (bins is not None or grid is not None or len(cuts) != num_features):
-            raise ValueError("Give cuts of every feature, without bins and grid.")
+            raise ValueError("cuts must be given for every feature, without bins and grid.")
         weights = np.ones(num_rows, np.int64) if weights is None else _check_weights(weights)
         if len(weights) != num_rows:
             raise ValueError(f"weights has {len(weights)} entries for {num_rows} rows.")
@@ -275,7 +277,7 @@ class Design(CutPoints):
         codes = np.full(matrix.shape, -1, dtype=np.int32, order="F")
 
         def code_column(j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Fill a column of codes; returns its thresholds and edges."""
+            """Fill a column of codes; return its thresholds and edges."""
             column = matrix[:, j].copy()
             missing = np.isnan(column)
             present = ~missing if missing.any() else slice(None)
@@ -325,18 +327,18 @@ class Design(CutPoints):
     def has_missing(self) -> np.ndarray:
         """Features with a missing value in training, bool [d].
 
-        Their rules exist twice: missing rows go left, or right.
+        Their rules exist twice: with missing rows left, or right.
         """
         return np.asarray((self.codes < 0).any(axis=0))
 
     def take(self, rows: np.ndarray) -> "Design":
-        """Keep some rows, under the same cut points."""
+        """Select rows, under the same cut points."""
         return replace(
             self, matrix=self.matrix[rows], codes=self.codes[rows], weights=self.weights[rows]
         )
 
     def beside(self, other: "Design") -> "Design":
-        """Put the features of another design of the same rows after one's own."""
+        """Append the features of another design of the same rows."""
 
         def joined(name: str, axis: int) -> np.ndarray:
             return np.concatenate([getattr(self, name), getattr(other, name)], axis=axis)
@@ -354,9 +356,9 @@ class Design(CutPoints):
 
 @dataclass(frozen=True, eq=False)
 class RowlessDesign(CutPoints):
-    """Cut points of rows that are not kept, as where these come in parts.
+    """Cut points of rows that are not stored, such as rows that came in parts.
 
-    What needs the rows raises a ValueError that says so.
+    Methods that need the rows raise a ValueError.
 
     Attributes
     ----------
@@ -365,9 +367,9 @@ class RowlessDesign(CutPoints):
     has_missing
         bool [d]; features with a missing value in training.
     count
-        Number of training rows, repeated as often as whole weights say.
+        Number of training rows, repeated by whole weights.
     pseudo_weight
-        Sum of weights that are no counts; None of counts.
+        Sum of weights that are not counts; None for counts.
     """
 
     num_codes: np.ndarray
@@ -391,8 +393,8 @@ class RowlessDesign(CutPoints):
 
     def _lacks_rows(self) -> Any:
         raise ValueError(
-            "The training rows came in parts and were not kept, and this needs them: fit a sample "
-            "of the rows in memory for it."
+            "The training rows are needed, but they came in parts and were not kept: fit a sample "
+            "of the rows in memory."
         )
 
     matrix = codes = weights = property(_lacks_rows)  # pyright: ignore
@@ -424,14 +426,14 @@ def _check_weights(weights: np.ndarray) -> np.ndarray:
 
 
 def as_weights(values: Any) -> np.ndarray:
-    """Turn numbers [n] into int64 where all are whole and their sum is exact, else float64."""
+    """Convert numbers [n] to int64 if all are whole and their sum is exact, else to float64."""
     weights = np.asarray(values, np.float64)
     is_whole = (weights == np.floor(weights)).all() and weights.sum() < 2**53
     return weights.astype(np.int64) if is_whole else weights
 
 
 def midpoint(low: Any, high: Any, xp: ModuleType = np) -> Any:
-    """Midpoint that float rounding never puts onto ``low``, so that low < cut <= high holds.
+    """Return the midpoint, which rounding never puts onto ``low``, so that low < cut <= high.
 
     Arrays are those of a namespace, `numpy` or `jax.numpy`.
     """
@@ -444,11 +446,11 @@ def _midpoint_cuts(distinct: np.ndarray) -> np.ndarray:
 
 
 def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give each value the number of its distinct value, int32, and list these in order."""
+    """Replace each value by the number of its distinct value, int32, and list these in order."""
     if not len(values):
         return np.empty(0, np.int32), np.array([np.nan])
     # NumPy sorts integers many times faster than it finds an order, so each carries its place in
-    # the bits that matter least; where these tell values apart, the order is found after all.
+    # its lowest bits; if these bits distinguish values, the order is computed instead.
     place_bits = np.uint64(max(1, (len(values) - 1).bit_length()))
     places = (np.uint64(1) << place_bits) - np.uint64(1)
     words = _ordered(values).view(np.uint64) ^ np.uint64(1 << 63)
@@ -468,7 +470,7 @@ def _rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_cuts(bins: int | None, binning: str, grid: int | None) -> None:
-    """Raise ValueError unless cut points can be chosen so (`Design.from_matrix`)."""
+    """Raise ValueError unless these cut points can be chosen (`Design.from_matrix`)."""
     if bins is not None and (not _is_integer(bins) or bins < 2):
         raise ValueError(f"bins must be None or an integer of at least 2; got {bins!r}.")
     if grid is not None and (not _is_integer(grid) or grid < 1):
@@ -476,10 +478,10 @@ def check_cuts(bins: int | None, binning: str, grid: int | None) -> None:
     if grid is not None and grid > MOST_GRID_CUTS:
         raise ValueError(
             f"grid must be at most {MOST_GRID_CUTS:,}; got {grid:,}. More cuts than gaps between "
-            f"values part no further rows: grid=None with bins=None has a cut in each gap."
+            "values separate no further rows: grid=None with bins=None has a cut in each gap."
         )
     if bins is not None and grid is not None:
-        raise ValueError("Give bins or grid, not both.")
+        raise ValueError("bins and grid cannot be combined; pass only one.")
     require_choice("binning", binning, ("quantile", "uniform"))
 
 
@@ -511,7 +513,7 @@ def choose_cuts(
 def _bucket_cuts(
     values: np.ndarray, weights: np.ndarray, bins: int, binning: Binning
 ) -> np.ndarray:
-    """Cuts between at most ``bins`` non-empty buckets; at least one between two distinct values."""
+    """Return cuts between at most ``bins`` nonempty buckets; at least one if values differ."""
     distinct = np.unique(values)
     if len(distinct) <= bins:
         return _midpoint_cuts(distinct)
@@ -521,22 +523,22 @@ def _bucket_cuts(
         edges = _quantiles(values, weights, np.arange(1, bins) / bins)
     else:
         edges = np.empty(0)
-    # An edge that parts no training values, or the same ones as the edge before it, is no cut.
+    # An edge is not a cut if it separates no training values, or the same ones as the previous
+    # edge.
     buckets = np.searchsorted(np.unique(edges), distinct, side="right")
     gaps = np.flatnonzero(np.diff(buckets))
-    if binning == "quantile" and len(gaps) < bins - 1:  # as where values fill whole buckets
+    if binning == "quantile" and len(gaps) < bins - 1:  # such as values that fill whole buckets
         held = np.bincount(np.searchsorted(distinct, values), weights)
         gaps = _nearest_gaps(np.cumsum(held)[:-1], held.sum(), bins)
     return midpoint(distinct[gaps], distinct[gaps + 1])
 
 
 def _nearest_gaps(below: np.ndarray, total: float, bins: int) -> np.ndarray:
-    """Choose ``bins - 1`` gaps that part the rows as nearly as possible into equal buckets.
+    """Choose ``bins - 1`` gaps that divide the rows as nearly as possible into equal buckets.
 
-    Gap g has the share ``below[g] / total`` of the rows below it. The shares 1/bins, ...,
-    (bins - 1)/bins get one gap each, in order, such that their distances from the shares of the
-    gaps have the least sum; of several such choices, the one of the lowest gaps. This is an
-    alignment of two ordered lists, which a dynamic programme finds.
+    Gap g has the share ``below[g] / total`` of the rows below it. The shares 1/bins, ..., (bins -
+    1)/bins get one gap each, in order, with the least sum of distances from the shares of the gaps;
+    ties choose the lowest gaps. A dynamic programme finds this alignment of two ordered lists.
 
     Parameters
     ----------
@@ -552,14 +554,14 @@ def _nearest_gaps(below: np.ndarray, total: float, bins: int) -> np.ndarray:
     numpy.ndarray
         int64 [bins - 1], increasing; the gaps.
     """
-    # Distances times bins * total are whole where weights are, so that ties are exact.
+    # Distances times bins * total are whole if weights are, so ties are exact.
     wanted = np.arange(1.0, bins) * total
-    # Other shares take at most bins - 2 of the bins - 1 gaps on either side of one: one is left.
+    # Other shares use at most bins - 2 of the bins - 1 gaps on either side of one: one is left.
     beside = np.searchsorted(bins * below, wanted)[:, None] + np.arange(1 - bins, bins - 1)
     windows = np.clip(beside, 0, len(below) - 1)
     sums, gaps, least = [], windows[0, :0], np.zeros(1)
     for window, share in zip(windows, wanted, strict=True):
-        before = least[np.searchsorted(gaps, window)]  # of the shares before, by lower gaps
+        before = least[np.searchsorted(gaps, window)]  # of the preceding shares, by lower gaps
         sums.append(before + np.abs(bins * below[window] - share))
         gaps, least = window, np.append(np.inf, np.minimum.accumulate(sums[-1]))
     chosen, end = [], len(below)
@@ -570,7 +572,7 @@ def _nearest_gaps(below: np.ndarray, total: float, bins: int) -> np.ndarray:
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Linear-interpolation quantiles of repeated values, without repeating them."""
+    """Return linear-interpolation quantiles of repeated values, without repeating them."""
     if (weights == 1).all():  # NumPy sorts numbers many times faster than it finds an order
         in_order, last = np.sort(values), np.arange(1, len(values) + 1)
     else:
@@ -584,9 +586,9 @@ def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> n
 
 
 def _grid_cuts(values: np.ndarray, grid: int) -> np.ndarray:
-    """Raw thresholds that reproduce ``scaled < grid point`` in float64 exactly.
+    """Return raw thresholds that reproduce ``scaled < grid point`` in float64 exactly.
 
-    Data lie on grid points (iris does), so the raw threshold is the smallest float whose scaled
+    Data may be on grid points (as in iris), so the raw threshold is the smallest float whose scaled
     value reaches the grid point, found by bisection over the ordered floats.
     """
     if values.size == 0 or values.min() == values.max():
@@ -604,7 +606,7 @@ def _grid_cuts(values: np.ndarray, grid: int) -> np.ndarray:
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
-    """Map floats to integers that keep their order."""
+    """Map floats to integers in the same order."""
     bits = np.asarray(values, np.float64).view(np.int64)
     return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
 

@@ -1,8 +1,8 @@
-"""Numbers as people write them: with a decimal comma, thousands set off, a currency or a unit.
+"""Notations of numbers: decimal commas, thousands separators, currencies and units.
 
-A cell alone does not tell: 1,234 is a whole number to some and a fraction to others. A column is
-read by a notation that fits all of its cells, and only where all notations that do so agree. What
-stands before and after the numbers is left out where it is the same in all cells.
+A single cell is ambiguous: 1,234 is a whole number in some notations and a fraction in others. A
+column is read by a notation that fits all of its cells, and only if all such notations agree. Text
+before and after the numbers is ignored if it is the same in all cells.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-_SIGNS = "+\u2212-"  # of which the second is the minus of typesetters
+_SIGNS = "+\u2212-"  # the second one is the minus of typesetters
 _SPACES = " '\u2019\u00a0\u202f"
-_NOTATIONS = {  # the signs that may set off thousands, and the decimal sign
+_NOTATIONS = {  # thousands separators, and the decimal sign
     "with commas between thousands": (",", "."),
     "with spaces or apostrophes between thousands": (_SPACES, "."),
     "with a decimal comma": ("." + _SPACES, ","),
@@ -31,7 +31,7 @@ _CURRENCY = (
     r"(?:[A-Z]{0,3}[$\u20ac\u00a3\u00a5\u20b9]"
     r"|AUD|CAD|CHF|CNY|DKK|EUR|GBP|INR|JPY|NOK|NZD|PLN|SEK|USD)"
 )
-_COMMA_SETS_OFF = tuple("$\u00a3\u00a5\u20b9")  # thousands, where these stand before a number
+_COMMA_SETS_OFF = tuple("$\u00a3\u00a5\u20b9")  # thousands, if these stand before a number
 _DECORATED = re.compile(
     rf"(?P<sign>[{_SIGNS}]?)(?P<open>\(?)(?P<before>{_CURRENCY}?)[ \u00a0]?"
     rf"(?P<number>[{_SIGNS}]?[.,]?\d(?:[\d.,{_SPACES}]*\d)?(?:[eE][+-]?\d+)?)"
@@ -41,7 +41,7 @@ _DECORATED = re.compile(
 
 
 class Decorated(NamedTuple):
-    """A number and what is written around it."""
+    """A number and the text around it."""
 
     number: str
     """The number alone, with its sign."""
@@ -54,7 +54,7 @@ class Decorated(NamedTuple):
 
 
 def is_number(cell: str | None) -> bool:
-    """Whether a cell says a number as Python does; it may be infinite.
+    """Return whether a cell is a number in Python's notation; it may be infinite.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def is_number(cell: str | None) -> bool:
 
 
 def looks_like_number(cell: str) -> bool:
-    """Whether a cell says a number in some notation.
+    """Return whether a cell is a number in some notation.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def looks_like_number(cell: str) -> bool:
 
 
 def notations_of(cells: Sequence[str]) -> list[str]:
-    """Name the notations in which all cells are numbers, of those that agree the first.
+    """Return the notations in which all cells are numbers, and the first of those that agree.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def notations_of(cells: Sequence[str]) -> list[str]:
 
 
 def first_misfit(cells: Sequence[str]) -> str:
-    """Find the first cell that no notation fits which fits all cells above it.
+    """Return the first cell that fits no notation of all cells above it.
 
     Examples
     --------
@@ -108,11 +108,11 @@ def first_misfit(cells: Sequence[str]) -> str:
         forms = [form for form in forms if form.fullmatch(cell)]
         if not forms:
             return cell
-    raise ValueError("All cells are numbers in one notation.")
+    raise ValueError("cells must not all be numbers in one notation.")
 
 
 def without_notation(cell: str, notation: str) -> str:
-    """Write a number as Python does.
+    """Convert a number to Python's notation.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def without_notation(cell: str, notation: str) -> str:
 
 
 def decorated(cell: str) -> Decorated | None:
-    """Part a number from what is written around it; None where there is no such number.
+    """Separate a number from the text around it; return None if there is no such number.
 
     Examples
     --------
@@ -145,10 +145,10 @@ def decorated(cell: str) -> Decorated | None:
 
 
 def undecorated(cells: Sequence[str]) -> tuple[list[str], str] | None:
-    """Take away what decorates the numbers of all cells, and say how they are read.
+    """Remove the decoration of all cells' numbers, and describe how they are read.
 
-    None where a cell has no number, the decorations differ, there are none, or all numbers are in
-    parentheses, which may mean anything.
+    None if a cell has no number, the decorations differ, there are none, or all numbers are in
+    parentheses, which are ambiguous.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def undecorated(cells: Sequence[str]) -> tuple[list[str], str] | None:
 
 
 def undecorated_numbers(cells: Sequence[str]) -> tuple[list[float], str] | None:
-    """Read decorated numbers, and say how; None where the cells are something else.
+    """Read decorated numbers, and describe how; return None if the cells are something else.
 
     Examples
     --------

@@ -1,12 +1,11 @@
-"""Tables become matrices of numbers.
+"""Conversion of tables to matrices of numbers.
 
 A table (NumPy array, frame of pandas, polars or pyarrow, mapping of names to columns) is read once
-into a float64 matrix with NaN where a value is missing; a scipy sparse one stays sparse. A numeric
-column stays as it is; a categorical one becomes 0/1 columns, one for each level or for each way to
-part its levels in two (a single column where there are two levels). Behind all of these, each
-column in which some values are missing gets one more 0/1 column, which is 1 where they are, so that
-a rule can part rows by that. The schema remembers this, so that new rows are read the same way. An
-error names the column and row that cannot be read.
+into a float64 matrix with NaN for missing values; a scipy sparse one stays sparse. A numeric column
+is not changed. A categorical one becomes 0/1 columns, one for each level or for each split of its
+levels in two (a single column for two levels). Each column with missing values gets a further 0/1
+column at the end, which marks them, so that rules can use this. The schema stores the conversion,
+so that new rows are read the same way. Errors name the column and row that cannot be read.
 """
 
 import itertools
@@ -46,11 +45,11 @@ Categories = Literal["sets", "one-hot"]
 MOST_IN_SETS = 6
 """Most levels of a category that is parted in all ways; k levels have 2^(k - 1) - 1."""
 
-_FEWEST_SETS = 63  # of a category of more levels
+_FEWEST_SETS = 63  # for a category of more levels
 
 
 class TableWarning(UserWarning):
-    """A column was read, but is likely to be something else than what it was read as."""
+    """A column was read, but its kind is probably different."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,11 @@ class Column:
         The sets of levels that get a 0/1 column each; empty for a column of numbers or of levels in
         an order.
     marks_missing
-        Whether a 0/1 column says where its value is missing.
+        Whether a 0/1 column marks its missing values.
     is_ordered
-        Whether its levels have an order, and its values become their places in it.
+        Whether its levels are ordered, and its values become their places in the order.
     is_one
-        Whether its 0/1 columns are one column to a prior (see `Design`).
+        Whether its 0/1 columns count as one column for a prior (see `Design`).
     """
 
     name: str
@@ -92,12 +91,12 @@ class Column:
         marks_missing: bool = False,
         is_ordered: bool = False,
     ) -> "Column":
-        """Give sets of levels 0/1 columns.
+        """Assign 0/1 columns to sets of levels.
 
-        "sets" are ways to part the levels in two, none of them twice: of up to `MOST_IN_SETS`
-        levels all; of more each level alone and so many random ones, the same for any table, that
-        there are 63, or as many as levels if these are more. With "one-hot" each level has a
-        column, but of two, or with ``drop_first``, the first has none.
+        "sets" are distinct splits of the levels in two: all for up to `MOST_IN_SETS` levels. For
+        more levels, they are each level alone, plus random sets up to a total of 63; the random
+        sets are the same for any table. With "one-hot" each level has a column, except the first of
+        two levels, or with ``drop_first``.
 
         Raises
         ------
@@ -113,7 +112,7 @@ class Column:
         if is_one and k <= MOST_IN_SETS:
             sets = [own for size in range(1, k) for own in itertools.combinations(levels[1:], size)]
         elif is_one:
-            rng, drawn = np.random.default_rng(k), {}  # a dictionary, for its keys are in order
+            rng, drawn = np.random.default_rng(k), {}  # a dictionary, whose keys are ordered
             while len(drawn) < max(_FEWEST_SETS - k, k):
                 held = rng.random(k) < 0.5
                 one = tuple(itertools.compress(levels, held != held[0]))  # without the first level
@@ -124,7 +123,7 @@ class Column:
 
     @property
     def has_cuts(self) -> bool:
-        """Whether its values are numbers, or levels in an order."""
+        """Whether its values are numbers or ordered levels."""
         return self.levels is None or self.is_ordered
 
     @property
@@ -141,19 +140,19 @@ class Column:
         return np.array(held, float).reshape(len(held), len(self.sets))
 
     def level_of(self, matrix: np.ndarray) -> np.ndarray:
-        """Find the place of the level in each row of 0/1 columns [n, columns], int64 [n]."""
+        """Return the place of the level in each row of 0/1 columns [n, columns], int64 [n]."""
         agreeing = matrix @ self.indicators.T + (1 - matrix) @ (1 - self.indicators.T)
         return agreeing.argmax(axis=1)
 
     @property
     def hidden(self) -> str | None:
-        """First level that has 0 in all 0/1 columns, if there is one."""
+        """First level that has 0 in all 0/1 columns; None if there is none."""
         rows = zip(self.levels or (), self.indicators, strict=True)
         return next((level for level, row in rows if not row.any()), None)
 
     @property
     def missing_feature(self) -> tuple[str, ...]:
-        """Name of the feature that is 1 where its value is missing, if there is one."""
+        """Name of the feature that is 1 if the value is missing; None if there is none."""
         if not self.marks_missing:
             return ()
         words = itertools.chain(["missing"], (f"missing, {n}" for n in itertools.count(2)))
@@ -178,7 +177,7 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self):
-        """Refuse names that no file holds, and features called as another column or its feature."""
+        """Reject names that files cannot store, and names that occur twice."""
         owner: dict[str, Column] = {}
         for column in self.columns:
             for text in (column.name, *(column.levels or ())):
@@ -188,7 +187,7 @@ class Schema:
                 if other is not column:
                     raise ValueError(
                         f"Columns {other.name!r} and {column.name!r} would both be called "
-                        f"{name!r}, one of them by a level or by its missing values: rename one."
+                        f"{name!r}, because of a level or of missing values: rename one."
                     )
 
     @property
@@ -203,10 +202,10 @@ class Schema:
 
     @property
     def sources(self) -> tuple[tuple[int, tuple[str, ...], bool], ...]:
-        """Where each of the matrix's columns comes from.
+        """Origin of each of the matrix's columns.
 
         The position of a column of the table, the levels that have 1 in a 0/1 column of a category,
-        and whether the matrix's column says where values are missing.
+        and whether the matrix's column marks missing values.
         """
         values = [
             (position, levels, False)
@@ -222,14 +221,14 @@ class Schema:
 
     @property
     def is_indicator(self) -> np.ndarray:
-        """Say which of the matrix's columns are 0/1 columns, bool [d]."""
+        """Return which of the matrix's columns are 0/1 columns, bool [d]."""
         return np.array(
             [bool(levels) or is_mark for _, levels, is_mark in self.sources], dtype=bool
         )
 
     @property
     def column(self) -> np.ndarray:
-        """Number the columns that a prior chooses from, int32 [d] (see `Design`)."""
+        """Column of each feature, for priors that choose a column, int32 [d] (see `Design`)."""
         owner = [
             (position, is_mark, 0 if self.columns[position].is_one else place)
             for place, (position, _, is_mark) in enumerate(self.sources)
@@ -238,7 +237,7 @@ class Schema:
         return np.cumsum([False, *is_new][: len(owner)]).astype(np.int32)
 
     def features_of(self, names: Iterable[int | str]) -> tuple[int | str, ...]:
-        """Replace the names of columns by those of their features, keep all else.
+        """Replace the names of columns by those of their features, and keep all other names.
 
         Examples
         --------
@@ -254,7 +253,7 @@ class Schema:
         return tuple(name for given in names for name in columns.get(given, (given,)))
 
     def marks_of(self, features: Iterable[int | str]) -> tuple[str, ...]:
-        """Name the features that say where values of columns are missing, by name or index.
+        """Name the features that mark missing values of columns, given by name or index.
 
         Examples
         --------
@@ -294,36 +293,37 @@ class Schema:
             Array or scipy sparse table [n, columns], pandas frame, polars frame, or mapping of
             names to columns [n].
         categories, drop_first
-            0/1 columns of categories (`Column.of`). Nuti et al. 2021 give none to the first level.
+            Kind of the 0/1 columns of categories (`Column.of`). Nuti et al. 2021 give none to the
+            first level.
         ordered, whole
-            By the name of a column: its levels in their order. They become one column of places in
-            it, as those of an ordered category of pandas or polars do; so do the sorted levels of
-            the columns that ``whole`` names.
+            Ordered levels by column name. They become one column of places, like those of an
+            ordered category of pandas or polars; so do the sorted levels of the columns that
+            ``whole`` names.
 
         Returns
         -------
         schema
             The schema.
         matrix
-            float64 [n, d], NaN where a value is missing; of a sparse table a ``csc_array`` without
+            float64 [n, d], NaN for missing values; for a sparse table a ``csc_array`` without
             repeated entries and stored zeros.
 
         Raises
         ------
         ValueError
-            If the table has no rows or no columns, two columns of one name or columns of unequal
-            lengths, an infinite value, or a column that is neither numbers nor categories, such
-            as one of dates, be they text (a declared category may have what levels it likes); if
-            values of a column are told apart by their kind alone, as 1 and "1" are, or features
-            would have one name; if ``ordered`` names no column, or lacks a level.
+            If the table has no rows or no columns, repeated column names, columns of unequal
+            lengths, an infinite value, or a column that is neither numbers nor categories, such as
+            dates, even as text (a declared category may have any levels). If values of a column
+            differ only by type, such as 1 and "1", or features would have the same name. If
+            ``ordered`` names no column, or lacks a level.
         TypeError
-            If a cell is a list, a dictionary or another collection, or ``ordered`` is no mapping or
-            for a sparse table.
+            If a cell is a list, a dictionary or another collection, or ``ordered`` is not a mapping
+            or the table is sparse.
 
         Warns
         -----
         TableWarning
-            If a column of text holds nothing but numbers, or another text in every second row or
+            If a column of text contains only numbers, or a distinct text in every second row or
             more: it is read as a category. If all of its numbers have the same currency or unit: it
             is read as numbers. If a named column numbers the rows.
         """
@@ -372,7 +372,7 @@ class Schema:
 
     @classmethod
     def _marking_missing(cls, columns: list[Column], matrix: np.ndarray) -> tuple["Schema", Any]:
-        """Let columns of which some values are missing, but not all, say where."""
+        """Add markers to columns of which some values are missing, but not all."""
         starts = np.cumsum([0] + [len(column.features) for column in columns])
         is_missing = np.array(
             [
@@ -393,7 +393,7 @@ class Schema:
         return schema, np.concatenate([matrix.T, is_missing[marks]]).T
 
     def declared(self, table: Any) -> Any:
-        """Give new rows the levels of this schema, a table of which any rows are read alike.
+        """Give new rows the levels of this schema, so that any rows of a table are read alike.
 
         A sparse table is returned as it is.
 
@@ -422,19 +422,19 @@ class Schema:
         table
             The rows; see `read`.
         refuse_unknown
-            Whether a level that the schema does not have is an error. Else its row has 0 in all 0/1
-            columns of the category, and is so read as the level without a column if there is one.
+            Whether an unknown level is an error. Otherwise its row has 0 in all 0/1 columns of the
+            category, so it is read as the level without a column, if there is one.
 
         Raises
         ------
         ValueError
-            If a column is missing, the number of columns differs, a value is infinite or a level
-            that is unknown is refused.
+            If a column is missing, the number of columns differs, a value is infinite or an unknown
+            level is rejected.
 
         Warns
         -----
         TableWarning
-            If a level is unknown and not refused.
+            If a level is unknown and not rejected.
         """
         return self._matrix(self._series(table), refuse_unknown)
 
@@ -464,11 +464,11 @@ class Schema:
                 parts.append(_indicators(column, values, refuse_unknown).T)
             if column.marks_missing:
                 marks.append(np.isnan(parts[-1][:1]))
-        # Columns lie together, as what reads them does.
+        # Columns are contiguous, like the access to them.
         return np.concatenate(parts + marks).T
 
     def typical_row(self, matrix: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """Take the middle value of each column of a matrix [n, d], the usual level of a category.
+        """Return the median of each column of a matrix [n, d], and the mode of a category.
 
         Examples
         --------
@@ -494,9 +494,9 @@ class Schema:
         return typical
 
     def level_condition(self, feature: int, threshold: float, is_left: bool) -> str | None:
-        """Say which levels of a category a split of it sends to a side; None of other features.
+        """Describe which levels of a category a split sends to a side; None for other features.
 
-        Those beyond the schema's, such as projections, are others.
+        Features beyond the schema's, such as projections, are others.
 
         Examples
         --------
@@ -548,13 +548,13 @@ class Schema:
         made = []
         for c in columns:
             levels, sets = c["levels"], [(level,) for level in c["shown"]]
-            # Files of 2026 and before have none of these.
+            # Files of 2026 and before lack these.
             of_one = [tuple(own) for own in c.get("sets", ())]
             marks_missing, is_ordered = c.get("marks_missing", False), c.get("is_ordered", False)
             texts = [c["name"], *(levels or ()), *itertools.chain(*sets, *of_one)]
             are_bool = type(marks_missing) is bool and type(is_ordered) is bool
             if not all(isinstance(text, str) for text in texts) or not are_bool:
-                raise ValueError("a column has a name or a level that is no text")
+                raise ValueError("a column has a name or a level that is not text")
             known = set(levels or ())
             is_known = known.issuperset(texts[1:]) and len(known) == len(levels or ())
             if not is_known or not all(of_one) or (sets and of_one):
@@ -570,7 +570,7 @@ def _membership(name: str, levels: Sequence[str]) -> str:
 
 
 def _find_column(schema: Schema, feature: int | str) -> int | None:
-    """Find the column of a feature or of a column's name; None where there is none."""
+    """Find the column of a feature or of a column's name; return None if there is none."""
     names = schema.features
     if isinstance(feature, str):
         own = (p for p, column in enumerate(schema.columns) if column.name == feature)
@@ -579,7 +579,7 @@ def _find_column(schema: Schema, feature: int | str) -> int | None:
 
 
 def _in_order(name: str, values: np.ndarray, levels: Sequence[Any]) -> np.ndarray:
-    """Make a category of a column whose levels are given in their order."""
+    """Make an ordered category of a column, given its levels in order."""
     is_list = isinstance(levels, Sequence | np.ndarray) and not isinstance(levels, str)
     if not is_list or len(set(map(str, levels))) < max(len(levels), 2):
         raise ValueError(f"ordered[{name!r}] must list two levels or more, each once.")
@@ -595,7 +595,7 @@ def _in_order(name: str, values: np.ndarray, levels: Sequence[Any]) -> np.ndarra
 
 
 def _warn_of_text(columns: list[Column], series: list[np.ndarray]) -> None:
-    """Warn of categories that were not declared, and are likely to be numbers or identifiers."""
+    """Warn of categories that were not declared and are probably numbers or identifiers."""
     guessed = [
         (column.name, column.levels, sum(not is_missing(value) for value in values))
         for column, values in zip(columns, series, strict=True)
@@ -604,18 +604,18 @@ def _warn_of_text(columns: list[Column], series: list[np.ndarray]) -> None:
     numbers = [name for name, levels, _ in guessed if all(map(converts_to_float, levels))]
     if numbers:
         warnings.warn(
-            f"Numbers given as text are read as categories, here those of "
+            "Numbers written as text are read as categories, here those of "
             f"{', '.join(map(repr, numbers))}: convert them to float if they are quantities, or "
-            f"declare a category (pandas: astype('category')) if they are labels.",
+            "declare a category (pandas: astype('category')) if they are labels.",
             TableWarning,
             stacklevel=3,
         )
     for name, levels, num_rows in guessed:
         if name not in numbers and are_identifiers(len(levels), num_rows):
             warnings.warn(
-                f"Column {name!r} has {len(levels)} levels in {num_rows} rows, as names and "
-                f"identifiers of rows have; new rows will bring levels that no rule knows: leave "
-                f"it out, or declare a category (pandas: astype('category')) if it is one.",
+                f"Column {name!r} has {len(levels)} levels in {num_rows} rows, like names and row "
+                "identifiers; new rows will have levels that no rule knows: leave it out, or "
+                "declare a category (pandas: astype('category')) if it is one.",
                 TableWarning,
                 stacklevel=3,
             )
@@ -626,20 +626,20 @@ def _warn_of_counters(columns: list[Column], matrix: np.ndarray) -> None:
     for column, start in zip(columns, starts, strict=True):
         if column.levels is None and counts_rows(column.name, matrix[:, start]):
             warnings.warn(
-                f"Column {column.name!r} numbers the rows: in a sorted table it tells the target, "
-                f"and new rows have other numbers; leave it out unless it is a quantity.",
+                f"Column {column.name!r} numbers the rows: in a sorted table it reveals the "
+                "target, and new rows have other numbers; leave it out unless it is a quantity.",
                 TableWarning,
                 stacklevel=3,
             )
 
 
 def refuse_new_missing(matrix: np.ndarray, may_miss: np.ndarray, features: Sequence[str]) -> None:
-    """Refuse missing values where there was none in training.
+    """Reject missing values in columns that were complete in training.
 
     Parameters
     ----------
     matrix
-        Rows [m, d], NaN where missing.
+        Rows [m, d], NaN if missing.
     may_miss
         bool [d].
     features
@@ -648,7 +648,7 @@ def refuse_new_missing(matrix: np.ndarray, may_miss: np.ndarray, features: Seque
     Raises
     ------
     ValueError
-        If there is one; it is named.
+        If there is one; the message names it.
     """
     missing = np.isnan(matrix) & ~may_miss
     if missing.any():

@@ -1,8 +1,8 @@
-"""A sparse table becomes a `SparseDesign`: codes of its stored entries alone.
+"""Conversion of a sparse table to a `SparseDesign`: codes of its stored entries alone.
 
-What is not stored is zero, a value like any other: of each feature, all rows without an entry share
-one code. Cut points and codes are those of the dense table's `Design`; memory is linear in entries,
-rows and features.
+Entries that are not stored are zero, a value like any other: all rows without an entry of a feature
+share one code. Cut points and codes are those of the dense table's `Design`; memory is linear in
+entries, rows and features.
 """
 
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ class SparseDesign(CutPoints):
     Attributes
     ----------
     matrix
-        ``scipy.sparse.csc_array``, float64 [n, d]; NaN where missing, no entry stored twice, and no
+        ``scipy.sparse.csc_array``, float64 [n, d]; NaN if missing, no entry stored twice, and no
         zero.
     row, feature
         int32 [e]; the entries by feature, then by value, missing ones first.
     code
-        int32 [e]; flat code, ``offset[feature]`` and up, or -1 where the value is missing.
+        int32 [e]; flat code, ``offset[feature]`` and up, or -1 if the value is missing.
     zero_code
-        int32 [d]; flat code of zero; of no meaning where every row has an entry.
+        int32 [d]; flat code of zero; meaningless if every row has an entry.
     weights
         [n], above 0; as in `Design`.
     num_codes, cut_threshold, low_edge, high_edge, names
@@ -77,7 +77,7 @@ class SparseDesign(CutPoints):
         stored = np.diff(matrix.indptr)
         feature = np.repeat(np.arange(num_features, dtype=np.int32), stored)
         is_missing = np.isnan(matrix.data)
-        # A feature whose values are all missing gets a code too, as in a design.
+        # A feature whose values are all missing gets a code, too, as in a design.
         no_value = np.bincount(feature[~is_missing], minlength=num_features) == 0
         with_zero = np.flatnonzero((stored < num_rows) | no_value).astype(np.int32)
         value = np.concatenate([np.where(is_missing, -np.inf, matrix.data), 0.0 * with_zero])
@@ -126,7 +126,7 @@ class SparseDesign(CutPoints):
         return np.bincount(self.feature[self.code < 0], minlength=self.num_features) > 0
 
     def dense(self, features: np.ndarray) -> Design:
-        """Make a design of some features; they keep their cut points and codes."""
+        """Make a design of some features, with their cut points and codes."""
         return Design.from_matrix(
             self.matrix[:, features].toarray(),
             weights=self.weights,

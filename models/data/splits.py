@@ -1,11 +1,11 @@
-"""What a split is: a condition at a node of a tree, or a number in the table of a design.
+"""Splits: conditions at nodes of trees, or numbers in the table of a design.
 
-There is one kind so far: a cut, which sends values below a threshold to the left. What a cut means
-for values, codes, tables and texts is said here alone.
+The only kind of split is a cut, which sends values below a threshold to the left. This module alone
+defines what a cut means for values, codes, tables and texts.
 
 Scans of a design find cuts between two codes. Such a cut has a *number*, twice the flat position of
-the code below it (see `Design`), and one more where missing values go left. Further kinds may take
-the numbers from twice the number of flat positions on.
+the code below it (see `Design`), plus one if missing values go left. Further kinds may use numbers
+from twice the number of flat positions.
 """
 
 import math
@@ -22,27 +22,27 @@ from bdtppl.models.wording import threshold_text
 
 @register_jitable
 def split_number(position: Any, missing_left: Any) -> Any:
-    """Find the number of the cut above a flat code position; numbers or arrays."""
+    """Return the number of the cut above a flat code position; numbers or arrays."""
     return 2 * position + missing_left
 
 
 @register_jitable
 def position_below(number: Any) -> Any:
-    """Find the flat position of the code below a cut, given its number."""
+    """Return the flat position of the code below a cut, given its number."""
     return number >> 1
 
 
 @register_jitable
 def missing_goes_left(number: Any) -> Any:
-    """Say whether a split sends missing values to the left, given its number."""
+    """Return whether a split sends missing values to the left, given its number."""
     return (number & 1) == 1
 
 
 def goes_left(number: Any, code: Any, xp: ModuleType = np) -> Any:
-    """Say whether rows with these codes go left, given the numbers of splits.
+    """Return whether rows with these codes go left, given the numbers of splits.
 
-    Codes, -1 where the value is missing, are flat positions in the design; or codes of one feature,
-    where the numbers are made of such.
+    Codes, -1 if the value is missing, are flat positions in the design; or codes of one feature, if
+    the numbers are made from those.
 
     Examples
     --------
@@ -58,9 +58,9 @@ class Split(NamedTuple):
     Attributes
     ----------
     feature
-        int; -1 where a node is no split.
+        int; -1 if a node is not a split.
     threshold
-        float64; value < threshold goes left; NaN where a node is no split.
+        float64; value < threshold goes left; NaN if a node is not a split.
     missing_left
         bool; whether a row with a missing value goes left.
     """
@@ -71,21 +71,21 @@ class Split(NamedTuple):
 
     @classmethod
     def at_nodes(cls, number: Any, feature: Any, threshold: Any) -> "Split":
-        """Write splits of nodes, arrays of one shape, where their numbers are no -1."""
+        """Return splits of nodes, arrays of one shape, for numbers other than -1."""
         splits = cls(np.asarray(feature, np.int32), threshold, missing_goes_left(number))
         return splits.only(number >= 0)
 
     def above(self, position: Any) -> Any:
-        """Give the numbers of these splits, each being the cut above a flat code position."""
+        """Return the numbers of these splits, each being the cut above a flat code position."""
         return split_number(position, self.missing_left)
 
     def only(self, is_split: np.ndarray) -> "Split":
-        """Keep some of the splits, and have none at the other places."""
+        """Keep some of the splits, and remove the others."""
         pairs = zip(self, (-1, np.nan, False), strict=True)
         return Split(*(np.where(is_split, each, none) for each, none in pairs))
 
     def goes_left(self, value: Any, xp: ModuleType = np) -> Any:
-        """Say whether rows with these values of the feature go left.
+        """Return whether rows with these values of the feature go left.
 
         Examples
         --------
@@ -95,7 +95,7 @@ class Split(NamedTuple):
         return xp.where(xp.isnan(value), self.missing_left, value < self.threshold)
 
     def is_at(self, places: Any) -> Any:
-        """Say whether this split is at the places of arrays of the same names."""
+        """Set these splits at an index of arrays of the same names."""
         return np.all([own == getattr(places, name) for name, own in self._asdict().items()], 0)
 
     def text(
@@ -107,7 +107,7 @@ class Split(NamedTuple):
         design: Any = None,
         schema: Schema | None = None,
     ) -> str:
-        """Say what sends a row to one side of a split.
+        """Describe which rows a split sends to one side.
 
         Parameters
         ----------
@@ -116,13 +116,14 @@ class Split(NamedTuple):
         names
             Feature names.
         show_missing
-            Features whose splits name the side of missing values, [d]. Default those that the
-            design has missing values of.
+            Features whose splits name the side of missing values, [d]. Default: those with missing
+            values in the design.
         design
-            What the tree was made for: 0/1 columns of a category are shown as ``not colour=red``,
-            and thresholds with the digits that part its values. Default none: all digits.
+            Design that the tree was made for: 0/1 columns of a category are shown as ``not
+            colour=red``, and thresholds with the digits that separate its values. Default none: all
+            digits.
         schema
-            How the table was read: levels in an order are named, and so is the other one of two.
+            How the table was read: ordered levels are named, and so is the other one of two levels.
         """
         feature, threshold = int(self.feature), float(self.threshold)
         if show_missing is None and design is not None:
@@ -144,7 +145,7 @@ class Split(NamedTuple):
         return condition
 
     def in_table(self, schema: Schema, has_missing: Any) -> "ColumnSplit":
-        """Tell what a split asks of a table, where these features [d] had missing values."""
+        """Express a split as a condition on a table, given features [d] that had missing values."""
         position, levels, is_mark = schema.sources[self.feature]
         column, threshold = schema.columns[position], float(self.threshold)
         if is_mark:  # all values are below infinity
@@ -155,9 +156,9 @@ class Split(NamedTuple):
 
 
 class ColumnSplit(NamedTuple):
-    """Question that a node asks of a row of a table.
+    """Condition on a row of a table at a node.
 
-    A numeric value below the threshold goes left; so does every level but the named ones.
+    A numeric value below the threshold goes left; so does every level except the named ones.
     """
 
     column: Column
@@ -169,7 +170,7 @@ class ColumnSplit(NamedTuple):
     fitted."""
 
     def to_json(self) -> dict[str, Any]:
-        """Write the question with JSON types; "below" is null where all values go left."""
+        """Write the condition with JSON types; "below" is null if all values go left."""
         below = self.threshold if np.isfinite(self.threshold) else None
         asked: dict[str, Any] = {"below": below}
         if self.right:

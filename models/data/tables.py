@@ -1,7 +1,7 @@
-"""Tables and their columns as arrays, whatever they come in.
+"""Tables and their columns as arrays, for all supported types.
 
-Cells that no rule could read (dates, collections, words that are one as text) are refused by an
-error that names the column and row.
+Cells that no rule could use (dates, collections, values that are equal as text) raise an error that
+names the column and row.
 """
 
 import re
@@ -25,7 +25,7 @@ _DATE = re.compile(
     rf"|\d{{1,2}}(?P<by>[-/.])\d{{1,2}}(?P=by)\d{{4}}( {_CLOCK}.*)?"  # 29.2.2024
     rf"|\d{{1,2}}/\d{{1,2}}/\d{{2}}"  # 2/29/24
     rf"|\d{{1,2}}[-. ]+{_MONTH}[-., ]+\d{{2,4}}|{_MONTH}[. ]+\d{{1,2}},? \d{{4}}"  # 29 Feb 2024
-    rf"|{_CLOCK}|-?\d+ days?(,? \+?{_CLOCK})?",  # the last: durations, as Python and pandas do
+    rf"|{_CLOCK}|-?\d+ days?(,? \+?{_CLOCK})?",  # the last one: durations, as in Python and pandas
     re.IGNORECASE,
 )
 _IDENTIFIER = re.compile(r"(.*[_ .-])?id|row([_ .-]?names?)?|index|unnamed: \d+", re.IGNORECASE)
@@ -33,20 +33,20 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _BOOLEANS = ("False", "True")
 _LEAST_VALUE = 2 * np.finfo(np.float64).tiny
 _FEWEST_IDENTIFIED = 20  # rows; in fewer, words may differ by chance
-_SHARE_IDENTIFIED = 0.5  # as many levels to a row
+_SHARE_IDENTIFIED = 0.5  # levels per row
 
 
 def require_storable(what: str, text: Any) -> None:
-    """Raise ValueError if text has characters that saved models cannot hold; all else passes."""
+    """Raise ValueError if text has characters that saved models cannot store."""
     if isinstance(text, str) and _UNSTORABLE.search(text):
         raise ValueError(
             f"{what}: the text {text!r} has a NUL or half of a pair of surrogates, which files "
-            f"cannot hold; take it out."
+            "cannot store; remove it."
         )
 
 
 def are_dates(cells: Collection[str]) -> bool:
-    """Whether there are cells of text and every one says a day, a time of day, both or a duration.
+    """Return whether there are text cells and all are days, times of day, both or durations.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def are_dates(cells: Collection[str]) -> bool:
 
 
 def are_identifiers(num_levels: int, num_rows: int) -> bool:
-    """Whether there is a word to every second row or more, as of names and identifiers.
+    """Return whether every second row or more has its own word, like names and identifiers.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def are_identifiers(num_levels: int, num_rows: int) -> bool:
 
 
 def counts_rows(name: str, values: np.ndarray) -> bool:
-    """Whether numbers are 0, 1, 2... or 1, 2, 3..., or distinct whole numbers called an identifier.
+    """Return whether numbers count rows from 0 or 1, or are integers named as an identifier.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def require_distinct(names: Iterable) -> None:
 
 
 def _as_frame(table: Any) -> nw.DataFrame | nw.LazyFrame | None:
-    """Wrap a frame of pandas, polars, pyarrow and others; None for what is no frame."""
+    """Wrap a frame of pandas, polars, pyarrow and others; return None for other types."""
     try:
         frame = nw.from_native(table, pass_through=True)
     except DuplicateError:
@@ -103,14 +103,14 @@ def _as_frame(table: Any) -> nw.DataFrame | nw.LazyFrame | None:
 
 
 def has_names(table: Any) -> bool:
-    """Whether columns of a table are found by name: those of a frame or a mapping."""
+    """Return whether columns of a table are found by name, as in a frame or a mapping."""
     return isinstance(table, Mapping) or _as_frame(table) is not None
 
 
 def as_table(table: Any) -> Any:
-    """Collect a lazy frame, index a sparse table by columns, and make arrays of lists.
+    """Collect a lazy frame, index a sparse table by columns, and convert lists to arrays.
 
-    What is a frame in memory, a mapping or an array stays what it is; see `lossless`.
+    Frames in memory, mappings and arrays are not changed; see `lossless`.
     """
     if issparse(table):
         return table.tocsc()  # a table by keys (dok) is a mapping too
@@ -122,7 +122,7 @@ def as_table(table: Any) -> Any:
 
 
 def column_names(table: Any) -> list:
-    """Names of the columns of a table in memory; positions where they have no names."""
+    """Return names of the columns of a table in memory; positions if they have no names."""
     if isinstance(table, Mapping):
         return list(table)
     frame = _as_frame(table)
@@ -130,18 +130,18 @@ def column_names(table: Any) -> list:
 
 
 def select(table: Any, names: list) -> Any:
-    """Take columns of a frame or a mapping by name, in an order."""
+    """Select columns of a frame or a mapping by name, in an order."""
     if isinstance(table, Mapping):
         return {name: table[name] for name in names}
     return table.select(names) if hasattr(table, "select") else table[names]  # pandas has none
 
 
 def lossless(values: Any) -> Any:
-    """Make an array of a list or a masked array as NumPy does, but lose no cell's kind.
+    """Convert a list or a masked array like NumPy, without losing the type of any cell.
 
-    NumPy writes all cells of a list as text if one is, so that NaN becomes a word, and forgets
-    masks: here a list of text and others becomes an array of objects, and masked cells are NaN, or
-    None among what are no numbers. All else is returned as it is.
+    NumPy converts all cells of a list to text if one is, so that NaN becomes a word, and ignores
+    masks. Here a mixed list becomes an array of objects, and masked cells become NaN, or None if
+    other cells are not numbers. Other values are returned unchanged.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def lossless(values: Any) -> Any:
 
 
 def named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Names and values of a table's columns; categories come as object arrays with None missing."""
+    """Return names and values of columns; categories are object arrays, None if missing."""
     table = as_table(table)
     if isinstance(table, Mapping):
         return _from_mapping(table)
@@ -197,8 +197,8 @@ def positional_names(num_columns: int) -> list[str]:
 def sparse_numbers(names: list[str], table: Any) -> Any:
     """Read a sparse table, in columns, as float64; zeros are not stored."""
     if table.dtype.kind not in "iufb":
-        raise ValueError(f"X holds {table.dtype}; a sparse table must hold numbers.")
-    matrix: Any = csc_array(table, copy=True)  # what follows works in place
+        raise ValueError(f"X must contain numbers if it is sparse; got {table.dtype}.")
+    matrix: Any = csc_array(table, copy=True)  # the following code works in place
     matrix.sum_duplicates()
     matrix = matrix.astype(np.float64)
     matrix.eliminate_zeros()
@@ -244,7 +244,7 @@ class _Categories(np.ndarray):
 
 
 def _require_scalars(name: str, values: Iterable) -> None:
-    """Refuse cells that are collections, dates or times."""
+    """Reject cells that are collections, dates or times."""
     for row, value in enumerate(values):
         if _is_time(value):
             raise error_of_times(f"Column {name!r}", type(value).__name__)
@@ -260,7 +260,7 @@ def _is_time(value: Any) -> bool:
 
 
 def refuse_times(what: str, values: np.ndarray) -> None:
-    """Raise ValueError if values are dates, times or durations; ``what`` says whose they are."""
+    """Raise ValueError if values are dates, times or durations, naming them ``what``."""
     if values.dtype.kind in "Mm":
         raise error_of_times(what, str(values.dtype))
     if values.dtype.kind == "O":
@@ -270,7 +270,7 @@ def refuse_times(what: str, values: np.ndarray) -> None:
 
 
 def _require_told_apart(name: str, values: Collection) -> None:
-    """Raise ValueError if two values are one as text, such as 1 and "1"."""
+    """Raise ValueError if two values are equal as text, such as 1 and "1"."""
     kinds = set(map(type, values))
     if kinds <= {str, type(None)} or not any(issubclass(kind, str) for kind in kinds):
         return
@@ -279,8 +279,8 @@ def _require_told_apart(name: str, values: Collection) -> None:
         text = isinstance(value, str)
         if not is_missing(value) and is_text.setdefault(str(value), text) != text:
             raise ValueError(
-                f"Column {name!r} holds {str(value)!r} both as text and as another kind of value: "
-                f"convert all of its values to text, or all to numbers."
+                f"Column {name!r} has {str(value)!r} both as text and as another type: convert all "
+                "of its values to text, or all to numbers."
             )
 
 
@@ -297,19 +297,19 @@ def as_categories(
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is None, NaN or pandas' NA.
+    """Return whether a cell is None, NaN or pandas' NA.
 
     Examples
     --------
     >>> [is_missing(cell) for cell in (None, float("nan"), "nan", 0)]
     [True, True, False, False]
     """
-    # pandas' NA is not compared.
+    # pandas' NA cannot be compared.
     return value is None or type(value).__name__ == "NAType" or value != value
 
 
 def _are_booleans(values: np.ndarray) -> bool:
-    """Whether every value that is not missing is true or false, and there is one."""
+    """Return whether all present values are true or false, and there is one."""
     if values.dtype.kind != "O" or isinstance(values, _Categories):
         return values.dtype.kind == "b"
     known = [value for value in values if not is_missing(value)]
@@ -317,7 +317,7 @@ def _are_booleans(values: np.ndarray) -> bool:
 
 
 def _from_series(series: nw.Series) -> np.ndarray:
-    """Read a column of a frame; categories come as object arrays with None missing."""
+    """Read a column of a frame; categories are object arrays with None for missing."""
     name, kind = str(series.name), series.dtype
     if kind.is_numeric():
         return series.cast(nw.Float64).to_numpy()
@@ -335,7 +335,7 @@ def _from_series(series: nw.Series) -> np.ndarray:
         levels = _BOOLEANS
     elif kind == nw.Enum:
         levels = tuple(map(str, series.cat.get_categories().to_list()))
-    elif kind == nw.Categorical:  # others number levels in the order in which they come
+    elif kind == nw.Categorical:  # others number levels in order of appearance
         levels = tuple(sorted(map(str, series.drop_nulls().unique().to_list())))
     elif kind in (nw.Object, nw.Unknown):  # the cells tell
         cells = np.fromiter(values, object, len(values))
@@ -348,7 +348,7 @@ def _from_series(series: nw.Series) -> np.ndarray:
 
 
 def declared_levels(name: str, values: np.ndarray) -> tuple[str, ...] | None:
-    """Levels of a categorical column, or None for a numeric one."""
+    """Return the levels of a categorical column, or None for a numeric one."""
     if isinstance(values, _Categories):
         seen = {value for value in values if value is not None}
         return values.levels or tuple(sorted(seen))
@@ -366,7 +366,7 @@ def as_numbers(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "U":
         values = values.astype(object)
     if values.dtype.kind not in "iufbO":
-        raise ValueError(f"Column {name!r} holds {values.dtype}; numbers or categories are needed.")
+        raise ValueError(f"Column {name!r} has {values.dtype}; numbers or categories are needed.")
     if values.dtype.kind == "O":
         values = np.array([np.nan if is_missing(value) else value for value in values], object)
         is_text = np.array([isinstance(value, str) for value in values])
@@ -390,13 +390,13 @@ def as_numbers(name: str, values: np.ndarray) -> np.ndarray:
 def error_of_times(what: str, kind: str) -> ValueError:
     """Make the error that refuses dates and times."""
     return ValueError(
-        f"{what} holds dates or times ({kind}); numbers or categories are needed: put a "
-        f"number in their place, such as the days since the first one, the year or the month."
+        f"{what} contains dates or times ({kind}); numbers or categories are needed: replace them "
+        "by a number, such as the days since the first one, the year or the month."
     )
 
 
 def _is_unfit(values: np.ndarray) -> np.ndarray:
-    """Say which values are infinite, or so small that XLA takes them or their halves for zero."""
+    """Return which values are infinite, or so small that XLA rounds them or half of them to 0."""
     size = np.abs(values)
     return np.isinf(values) | ((size > 0) & (size < _LEAST_VALUE))
 
@@ -405,12 +405,12 @@ def _unfit(name: str, row: int, value: float) -> ValueError:
     if np.isinf(value):
         said = "infinite (inf); finite numbers or missing values (NaN) are needed."
     else:
-        said = f"{value}, nearer to 0 than compiled code tells: scale the column, or put 0 there."
+        said = f"{value}, which compiled code rounds to 0: scale the column, or replace it by 0."
     return ValueError(f"Column {name!r}, row {row}: the value is {said}")
 
 
 def converts_to_float(value: Any) -> bool:
-    """Whether `float` reads a value."""
+    """Return whether `float` reads a value."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -419,7 +419,7 @@ def converts_to_float(value: Any) -> bool:
 
 
 def as_level(value: Any, levels: tuple[str, ...]) -> str:
-    """Write a value as levels are written: as 1 where it is 1.0, as True where it is 1 or true."""
+    """Write a value as a level: as 1 if it is 1.0, as True if it is 1 or true."""
     text = str(value)
     if text in levels:
         return text

@@ -1,4 +1,4 @@
-"""Scales of real targets: a transformation that is fixed before the fit, with its Jacobian."""
+"""Scales of real targets: a transformation fixed before the fit, with its Jacobian."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -26,9 +26,9 @@ class TargetScale:
     kind
         "identity", "log" (log y), "log1p" (log(1 + y)) or "yeo-johnson" (Yeo and Johnson 2000).
     power
-        Of Yeo-Johnson, in [0, 2], where every z is that of a y: below 1 for targets with a long
-        upper tail, above 1 for those with a long lower tail. The moments of y are then finite for
-        normal z. It hardly changes targets that are all much smaller than 1.
+        Power of Yeo-Johnson, in [0, 2], for which every z has a y and normal z have finite moments
+        of y. It is below 1 for targets with a long upper tail, above 1 for a long lower tail. It
+        hardly changes targets that are all much smaller than 1.
 
     Raises
     ------
@@ -51,14 +51,14 @@ class TargetScale:
 
     @classmethod
     def fitted(cls, kind: ScaleName, y: np.ndarray, weights: np.ndarray) -> "TargetScale":
-        """Return the scale of a kind; the power of Yeo-Johnson has the largest likelihood.
+        """Return the scale of a kind, with the maximum-likelihood power for Yeo-Johnson.
 
         Parameters
         ----------
         kind
             Kind of the scale.
         y, weights
-            Targets and their weights, float64 [n]; transformed targets are taken to be normal.
+            Targets and their weights, float64 [n]; transformed targets are assumed to be normal.
         """
         if kind != "yeo-johnson" or np.ptp(y) == 0:
             return cls(kind)
@@ -72,7 +72,7 @@ class TargetScale:
             value = 0.5 * np.log(variance) + np.log(unit) - share @ scale.log_slope(y)
             return value if np.isfinite(value) else np.finfo(float).max
 
-        with np.errstate(all="ignore"):  # powers that leave float64's range are not taken
+        with np.errstate(all="ignore"):  # powers that leave float64's range are excluded
             found: Any = minimize_scalar(loss, bounds=(0, _MOST_POWER))
         return cls(kind, float(found.x))
 
@@ -84,7 +84,7 @@ class TargetScale:
         y
             Targets.
         rows
-            int [n]; how errors number them.
+            int [n]; row numbers in errors.
         """
         least = _LEAST_TARGET.get(self.kind, -np.inf)
         bad = np.flatnonzero(y <= least)
@@ -95,7 +95,7 @@ class TargetScale:
             )
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """Transform targets of any shape; those below all targets of the scale become -inf."""
+        """Transform targets of any shape; those below the range of the scale become -inf."""
         if self.kind == "identity":
             return y
         y = np.asarray(y, np.float64)
@@ -105,14 +105,14 @@ class TargetScale:
             return np.log(np.maximum(y, 0)) if self.kind == "log" else np.log1p(np.maximum(y, -1))
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Transform numbers of the scale, of any shape, back to targets."""
+        """Transform values on the scale, of any shape, back to targets."""
         with np.errstate(over="ignore"):
             if self.kind == "yeo-johnson":
                 return np.copysign(inv_boxcox1p(np.abs(z), self._power_of(z)), z)
             return {"identity": np.asarray, "log": np.exp, "log1p": np.expm1}[self.kind](z)
 
     def log_slope(self, y: np.ndarray) -> np.ndarray:
-        """Log of the derivative of `forward` at targets of any shape; -inf outside the scale."""
+        """Return the log derivative of `forward` at targets; -inf outside the scale."""
         y = np.asarray(y, np.float64)
         if self.kind == "identity":
             return np.zeros(y.shape)
@@ -122,10 +122,10 @@ class TargetScale:
         return np.where(z > -np.inf, -z, -np.inf)
 
     def mean_of_normal(self, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-        """Mean of the targets whose values on the scale are normal, of their common shape.
+        """Return the mean of targets whose values on the scale are normal, of their common shape.
 
-        Of Yeo-Johnson by Gauss-Hermite quadrature with 24 nodes, which is off by less than 2e-4
-        deviations: the third derivative jumps at 0.
+        Yeo-Johnson uses Gauss-Hermite quadrature with 24 nodes, with an error below 2e-4
+        deviations, because the third derivative jumps at 0.
         """
         if self.kind == "identity":
             return mean
@@ -137,7 +137,7 @@ class TargetScale:
         return total
 
     def _power_of(self, value: np.ndarray) -> np.ndarray:
-        """Powers of Yeo-Johnson's two branches, at targets or their values on the scale."""
+        """Return the powers of Yeo-Johnson's two branches, at targets or transformed values."""
         return np.where(np.asarray(value) >= 0, self.power, 2 - self.power)
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ IDENTITY = TargetScale()
 
 
 def skewness(y: np.ndarray, weights: np.ndarray) -> float:
-    """Weighted skewness of targets [n]; 0 where they are constant."""
+    """Return the weighted skewness of targets [n]; 0 if they are constant."""
     share = weights / weights.sum()
     around = y - share @ y
     around = around / (np.abs(around).max() or 1.0)

@@ -1,31 +1,32 @@
 """Sums of hard trees: real targets with normal noise, or class labels (BART).
 
 A real target is the offset plus the values of the leaves that its row reaches in m trees plus
-normal noise. Of two classes, the sum with its offset is the probit or the logit of the second one;
-of c classes there are c such sums of m trees each, and probabilities are their softmax. Trees, leaf
-values and noise are independent a priori:
+normal noise. For two classes, the sum with its offset is the probit or the logit of the second one;
+for c classes there are c such sums of m trees each, and probabilities are their softmax. Trees,
+leaf values and noise are independent a priori:
 
 - A node with l splits above it is split with probability alpha (1 + l)^-beta, and never at
-  ``max_depth``. A split takes a feature by the features' weights, and any of its rules with the
-  same probability: each cut of the design, twice where values are missing (these go left, or
-  right). Trees with a leaf of fewer than ``min_leaf`` training rows are excluded.
+  ``max_depth``. A split chooses a feature by the features' weights, and one of its rules uniformly:
+  each cut of the design, twice if values are missing (these go left, or right). Trees with a leaf
+  of fewer than ``min_leaf`` training rows are excluded.
 - Weights of columns are equal, and shared equally by the features of a column (`Design`); or
-  those of features are Dirichlet with concentrations of sparsity times these equal weights.
+  weights of features are Dirichlet with concentrations of sparsity times these equal weights.
 - Leaf values are normal with mean 0 and standard deviation ``leaf_scale``; or, with
   ``draws_leaf_scale``, each sum has a standard deviation of its own, whose prior is half-Cauchy
   with this median.
 - With ``linear_scale`` each sum has a linear term as well, in columns of mean 0 and variance 1
   (`bdtppl.models.hard.linear.LinearColumns`). Its coefficients are normal with mean 0 and a
   standard deviation whose prior is half-Cauchy with the median ``linear_scale``.
-- With ``groups`` each group of rows has an effect of its own in each sum, and a slope in some
-  columns. Each of these kinds of effects is normal with mean 0 and a standard deviation whose prior
-  is half-Cauchy with the median ``group_scale``.
-- With ``monotone`` all this is conditioned on every tree being monotone in these features
-  (`bdtppl.inference.additive.monotone` says when it is), and every coefficient having their sign.
-- The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have none.
+- With ``groups`` each group of rows has its own effect in each sum, and a slope in some columns.
+  Each kind of effect is normal with mean 0 and a standard deviation whose prior is half-Cauchy with
+  the median ``group_scale``.
+- With ``monotone`` all this is conditioned on every tree being monotone in these features (defined
+  in `bdtppl.inference.additive.monotone`), and every coefficient having their sign.
+- The noise variance is noise_degrees * noise_scale over a chi-squared variate. Labels have no
+  noise.
 - With ``noise_trees`` the noise variance of a row is the product of the values of the leaves that
   it reaches in as many further trees, of the same prior. These values are scaled inverse
-  chi-squared, so that a product has about the prior of one variance (`noise_leaf`).
+  chi-squared, so that the prior of a product is close to that of one variance (`noise_leaf`).
 
 References
 ----------
@@ -60,13 +61,13 @@ RANGE_DEVIATIONS = 2.0  # k of Chipman et al.: see `calibrated`
 NOISE_QUANTILE = 0.9  # their q
 
 _PROBIT_REACH = 3.0  # of the sum: Chipman et al., section 3.3 of probit BART
-_LOGIT_IN_PROBIT = 1.7  # a logistic law is about a normal one of this standard deviation
+_LOGIT_IN_PROBIT = 1.7  # a logistic distribution is nearly normal with this standard deviation
 _LEAST_NOISE = 1e-10  # of the noise, relative to that of the targets
 
 
 @pytree_dataclass
 class AdditivePrior:
-    """Prior of a sum of trees, as the module's text defines it.
+    """Prior of a sum of trees, as defined in the module's text.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class AdditivePrior:
         The noise variance is their product over a chi-squared variate of ``noise_degrees`` degrees
         of freedom; both above 0.
     offset
-        What is added to the trees' values; a number, or one for each sum.
+        Offset of the trees' sum; a number, or one for each sum.
     alpha, beta
         Probability of splits by depth, alpha in (0, 1) and beta at least 0.
     sparsity
@@ -87,21 +88,21 @@ class AdditivePrior:
     link
         "identity" for real targets; "probit" or "logit" for classes.
     num_sums
-        1, or the number of classes where they are more than two.
+        1, or the number of classes if there are more than two.
     noise_trees
-        Trees of the product that is the noise variance of a row; 0 for one variance of all.
+        Number of trees whose product is the noise variance of a row; 0 for one variance for all.
     linear_scale
         Median of the standard deviation of the coefficients of a linear term; None for no such
         term.
     groups, group_scale
-        The feature that tells groups, and the features whose slope each group has; and the median
-        of the standard deviation of their effects.
+        The feature of groups, and the features whose slope each group has; and the median of the
+        standard deviation of their effects.
     offset_feature, offset_factor
-        Feature that is added to the sums of its row, as well as ``offset``, and what it is
-        multiplied by; None for no such feature.
+        Feature that is added to the sums of its row, in addition to ``offset``, and its factor;
+        None for no such feature.
     monotone
-        Direction of each feature: 1 where no tree and no coefficient of the linear term may fall
-        along it, -1 where none may rise, else 0. Empty for no such limits.
+        Direction of each feature: 1 if no tree and no coefficient of the linear term may fall along
+        it, -1 if none may rise, else 0. Empty for no such limits.
     """
 
     leaf_scale: Number
@@ -139,12 +140,12 @@ class AdditivePrior:
                 require(lambda v: v > 0, f"{name} must be above 0; got {{}}.", value)
 
     def in_words(self, target: str = "the target") -> str:
-        """Say what is assumed of the targets, of which one is called ``target``."""
+        """Describe the assumptions on the targets, one of which is called ``target``."""
         chances = [number(self.alpha * (1 + depth) ** -self.beta) for depth in range(2)]
         weights = (
-            "Rules take each column with the same probability, and any of its cuts."
+            "Rules choose each column with the same probability, and any of its cuts."
             if self.sparsity is None
-            else f"Rules take columns by weights of a Dirichlet prior of total concentration "
+            else "Rules choose columns by weights of a Dirichlet prior of total concentration "
             f"{number(self.sparsity)}, which favours few columns, and any cut of the column."
         )
         trees = counted(self.num_trees, "tree", "trees")
@@ -152,7 +153,7 @@ class AdditivePrior:
         what += "variance."
         reach = "range of the targets"
         if self.link != "identity":
-            reach = "range of sensible probabilities"
+            reach = "range of plausible probabilities"
             what = f"The {self.link} of the second class's probability is a sum of {trees}."
         if self.num_sums > 1:
             what = f"The probabilities of classes are the softmax of one sum of {trees} for each."
@@ -162,7 +163,7 @@ class AdditivePrior:
         if self.noise_trees:
             product = counted(self.noise_trees, "tree", "trees")
             what = what.replace("one variance", f"a variance that is a product of {product}")
-        drawn = " (the median; it is drawn itself)" * self.draws_leaf_scale
+        drawn = " (the median; it is sampled itself)" * self.draws_leaf_scale
         groups = " Each group of rows has effects of its own." * bool(self.groups)
         groups += " A column is added to the sum." * (self.offset_feature is not None)
         groups += " Trees keep the known directions of some columns." * any(self.monotone)
@@ -171,17 +172,17 @@ class AdditivePrior:
             f"node below its root with {chances[1]}; a tree has at most "
             f"{counted(self.max_depth, 'level', 'levels')}, and a leaf at least "
             f"{counted(self.min_leaf, 'row', 'rows')}. {weights} Values of leaves are normal with "
-            f"standard deviation {number(self.leaf_scale)}{drawn}, so that a sum keeps to the "
+            f"standard deviation {number(self.leaf_scale)}{drawn}, so that a sum stays within the "
             f"{reach}.{groups}"
         )
 
     @property
     def offsets(self) -> np.ndarray:
-        """What is added to each sum at all rows, float64 [sums]."""
+        """Offset of each sum at all rows, float64 [sums]."""
         return np.broadcast_to(np.asarray(self.offset, float), (self.num_sums,))
 
     def offsets_at(self, matrix: np.ndarray) -> np.ndarray:
-        """Compute what is added to each sum at rows [m, d], float64 [sums, m]."""
+        """Compute the offset of each sum at rows [m, d], float64 [sums, m]."""
         own: Any = np.zeros(len(matrix))
         if self.offset_feature is not None:
             own = self.offset_factor * np.asarray(matrix)[:, self.offset_feature]
@@ -189,12 +190,12 @@ class AdditivePrior:
 
     @property
     def term_scales(self) -> np.ndarray:
-        """Medians of the deviations of each block of linear terms, float64 [blocks]."""
+        """Medians of the standard deviations of each block of linear terms, float64 [blocks]."""
         own = [] if self.linear_scale is None else [float(self.linear_scale)]
         return np.array(own + [float(self.group_scale)] * len(self.groups))
 
     def linear_columns(self, design: Design) -> LinearColumns:
-        """Find the columns of linear terms; without such terms there is none."""
+        """Return the columns of linear terms; empty without such terms."""
         return LinearColumns.of(design, self.linear_scale is not None, self.groups)
 
     @property
@@ -209,13 +210,13 @@ class AdditivePrior:
 
     @property
     def split_probability(self) -> Any:
-        """Probability that a node splits, by its depth, float [max_depth + 1]."""
+        """Return the probability that a node splits, by its depth, float [max_depth + 1]."""
         depth = jnp.arange(self.max_depth + 1)
         return jnp.where(depth < self.max_depth, self.alpha * (1.0 + depth) ** -self.beta, 0.0)
 
 
 class AdditiveTrees(NamedTuple):
-    """Trees [..., sums, m] and what else the model of them draws.
+    """Trees [..., sums, m] and the other random variables of their model.
 
     Attributes
     ----------
@@ -224,12 +225,12 @@ class AdditiveTrees(NamedTuple):
     value
         float64 [..., sums, m, k]; value of each slot that is a leaf.
     variance
-        float64 [...]; of the noise; 1 for classes.
+        float64 [...]; variance of the noise; 1 for classes.
     feature_weight
-        float64 [..., d]; adds up to 1, 0 for features without a rule.
+        float64 [..., d]; sums to 1, 0 for features without a rule.
     noise_trees, noise_value
         Trees of the product of variances [..., m'], and the values of their slots [..., m', k];
-        None where there is one variance.
+        None for one variance.
     linear, linear_deviation
         float64 [..., sums, p] and [..., sums, blocks]; coefficients of the linear terms, and their
         standard deviations; None without such terms.
@@ -260,22 +261,22 @@ def calibrated(
     groups: tuple[int, ...] = (),
     **settings: Any,
 ) -> AdditivePrior:
-    """Choose the prior from the targets as Chipman et al. do (their sections 3.2 and 3.3).
+    """Choose the prior from the targets as in Chipman et al. (their sections 3.2 and 3.3).
 
-    The range of the targets (1 where they are constant) is 2 k prior standard deviations of the
-    sum, around its middle. The prior puts the probability ``quantile`` on noise below that of a
-    linear model, or of the targets where there are too few rows for one.
+    The range of the targets (1 if they are constant) is 2 k prior standard deviations of the sum,
+    around its middle. The prior puts probability ``quantile`` on noise below that of a linear
+    model, or of the targets if there are too few rows for one.
 
     Parameters
     ----------
     design, y
-        Training rows [n] and targets, less an offset of rows.
+        Training rows [n] and targets, minus an offset of rows.
     k, quantile, noise_degrees, num_trees
-        As said above; section 3.3 recommends 2, .9 and 3.
+        See above; section 3.3 recommends 2, .9 and 3.
     linear, groups
         Whether there is a linear term, and the features of groups (see `AdditivePrior`). The median
-        of each deviation is half of what would let these effects alone explain the variance of the
-        targets.
+        of each standard deviation is half the value at which these effects alone would explain the
+        variance of the targets.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -325,10 +326,10 @@ def calibrated_to_classes(
 ) -> AdditivePrior:
     """Choose the prior of class probabilities.
 
-    Offsets give the classes their shares among the labels (of absent ones, as if there were half a
-    row more of each), on average over the rows if these have offsets of their own. The interval
-    from -3 to 3 in probits, 1.7 times as far in logits, is 2 k prior standard deviations of the
-    sum, as in Chipman et al.
+    Offsets give the classes their shares among the labels (counting half a row more of each absent
+    class), on average over the rows if these have their own offsets. The interval from -3 to 3 in
+    probits, 1.7 times as far in logits, is 2 k prior standard deviations of the sum, as in Chipman
+    et al.
 
     Parameters
     ----------
@@ -337,11 +338,11 @@ def calibrated_to_classes(
     design
         Training rows, which linear terms need; default rows of weight 1.
     linear, groups
-        As in `calibrated`, the reach of the sum being its deviation.
+        As in `calibrated`, with the standard deviation of the sum as its reach.
     num_classes, link, k, num_trees
-        As said above; probits are for two classes.
+        See above; probits require two classes.
     offset_feature
-        As in `AdditivePrior`; for two classes, with a design.
+        As in `AdditivePrior`; only for two classes, with a design.
     settings
         Further parameters of `AdditivePrior`.
 
@@ -377,7 +378,7 @@ def calibrated_to_classes(
 
 
 def class_probabilities(link: Link, sums: np.ndarray) -> np.ndarray:
-    """Turn sums with their offsets [..., sums, m] into class probabilities [..., m, c]."""
+    """Convert sums with their offsets [..., sums, m] to class probabilities [..., m, c]."""
     if sums.shape[-2] > 1:
         return np.moveaxis(softmax(sums, axis=-2), -2, -1)
     second = ndtr(sums[..., 0, :]) if link == "probit" else expit(sums[..., 0, :])
@@ -385,9 +386,9 @@ def class_probabilities(link: Link, sums: np.ndarray) -> np.ndarray:
 
 
 def _noise_guess(design: Design, y: np.ndarray) -> float:
-    """Estimate the residual variance of a linear model; missing values are means.
+    """Estimate the residual variance of a linear model; missing values are replaced by means.
 
-    It is 1 where the targets are constant.
+    It is 1 if the targets are constant.
     """
     if np.ptp(y) == 0:
         return 1.0
@@ -399,7 +400,7 @@ def _noise_guess(design: Design, y: np.ndarray) -> float:
     columns = design.matrix[:, design.has_cut]
     if total > columns.shape[1] + 1:
         columns = np.where(np.isnan(columns), np.nanmean(columns, axis=0), columns)
-        # Exact, and squares stay in range.
+        # Exact, and squares stay within range.
         columns = np.ldexp(columns, -np.frexp(np.abs(columns).max(axis=0))[1])
         columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
         root = np.sqrt(weights)
@@ -413,7 +414,7 @@ def _noise_guess(design: Design, y: np.ndarray) -> float:
 
 @in_float64
 def sum_of_trees(trees: Tree, value: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Add up the values of the leaves that rows reach, without the offset.
+    """Sum the values of the leaves that rows reach, without the offset.
 
     Parameters
     ----------
@@ -425,7 +426,7 @@ def sum_of_trees(trees: Tree, value: np.ndarray, matrix: np.ndarray) -> np.ndarr
     Returns
     -------
     numpy.ndarray
-        float64 [..., n], the axis of trees being gone.
+        float64 [..., n], without the axis of trees.
     """
     slot = route(trees, matrix)
     return np.take_along_axis(np.asarray(value), slot, axis=-1).sum(axis=-2)
@@ -435,11 +436,11 @@ def sum_of_trees(trees: Tree, value: np.ndarray, matrix: np.ndarray) -> np.ndarr
 def additive_log_joint(
     prior: AdditivePrior, design: Design, y: np.ndarray, drawn: AdditiveTrees
 ) -> np.ndarray:
-    """Log of the joint density of trees, values, noise, feature weights and targets, float64 [...].
+    """Return the log joint density of trees, values, noise, weights and targets, float64 [...].
 
-    It is not normalised where ``min_leaf`` excludes trees, whose share of the prior is not known.
-    Excluded trees, and rules that the design has not, score -inf. Whether trees keep the directions
-    of ``monotone`` is left out of account.
+    It is not normalised if ``min_leaf`` excludes trees, whose share of the prior is not known.
+    Excluded trees, and rules that the design lacks, score -inf. The directions of ``monotone`` are
+    not checked.
 
     Parameters
     ----------
@@ -448,7 +449,7 @@ def additive_log_joint(
     design, y
         Training rows [n] and targets.
     drawn
-        Trees and what else the model draws.
+        Trees and the other random variables of the model.
 
     Examples
     --------
@@ -489,12 +490,12 @@ def additive_log_joint(
 
 
 def _density_arrays(trees: Tree, slot: np.ndarray) -> tuple[jax.Array, ...]:
-    """Arrays of trees that a density reads."""
+    """Return the arrays of trees that a density uses."""
     return tuple(map(jnp.asarray, (trees.feature, trees.node_depth, trees.is_leaf, slot)))
 
 
 def _routed(prior: AdditivePrior, design: Design, trees: Tree) -> tuple[np.ndarray, np.ndarray]:
-    """Find the slots that rows reach [..., m, n], and whether all m trees are of the prior."""
+    """Return the slots that rows reach [..., m, n], and whether the prior contains all m trees."""
     slot = route(trees, design.matrix)
     rows = np.zeros((*trees.batch_shape, trees.capacity))
     flat = rows.reshape(-1, trees.capacity)
@@ -572,19 +573,19 @@ def _log_normal_density(x, scale):
 
 
 def _of_scale(scale, median) -> Any:
-    """Log density of a half-Cauchy law."""
+    """Return the log density of a half-Cauchy distribution."""
     return math.log(2 / math.pi) - jnp.log(median) - jnp.log1p((scale / median) ** 2)
 
 
 def _of_variance(variance, degrees, scale) -> Any:
-    """Log density of a scaled inverse chi-squared law."""
+    """Return the log density of a scaled inverse chi-squared distribution."""
     shape, rate = degrees / 2, degrees * scale / 2
     log_density = shape * jnp.log(rate) - gammaln(shape) - (shape + 1) * jnp.log(variance)
     return log_density - rate / variance
 
 
 def _of_weights(prior: AdditivePrior, equal, feature_weight) -> Any:
-    """Log density of the Dirichlet law over the features that have rules; 0 for equal weights."""
+    """Return the log Dirichlet density over the features with rules; 0 for equal weights."""
     if prior.sparsity is None:
         return 0.0
     has_rule = equal > 0

@@ -1,6 +1,6 @@
-"""Trees that functions of a user allow: of the splits above each node, or of the whole tree.
+"""User-defined constraints: functions of the splits above each node, or of the whole tree.
 
-A tree that is not allowed has prior weight zero; the weights of the others stay as they are.
+A tree that is not allowed has prior weight zero; the weights of the others do not change.
 
 References
 ----------
@@ -24,7 +24,7 @@ class Path(NamedTuple):
     Attributes
     ----------
     is_above
-        bool [k]; slots of the splits above the node. All else is meaningless elsewhere.
+        bool [k]; slots of the splits above the node. The other arrays are meaningless elsewhere.
     feature, threshold
         int and float64 [k].
     is_left
@@ -48,7 +48,7 @@ def is_allowed(
     allows_tree: Callable[[TreeShape], Any] | None,
     tree: TreeShape,
 ) -> jax.Array:
-    """Whether functions allow one tree, a boolean.
+    """Return whether functions allow one tree, a boolean.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def is_allowed(
 
 
 def _asked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Call a function of a user; say what it must not do."""
+    """Call a user's function; describe its restrictions in errors."""
 
     def ask(of: Any) -> Any:
         try:
@@ -94,7 +94,7 @@ def _asked(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except jax.errors.TracerBoolConversionError:
             raise ValueError(
                 f"{name} is compiled for many trees at once, so it cannot use `if`, `and`, `or` or "
-                f"`not` of arrays: write it with jnp.where, &, | and ~."
+                "`not` on arrays: write it with jnp.where, &, | and ~."
             ) from None
 
     return ask

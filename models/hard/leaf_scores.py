@@ -1,9 +1,9 @@
 """Leaf scores of many sets of rows at once.
 
-A set of rows is scored by tables of counts or by the leaf family's compiled score where it has
-them, else by its log marginal under XLA. Where the prior of a leaf has absorbed rows on the way
-down (smoothing, section 5.2), with statistics P, rows with statistics S score
-log m(P + S) - log m(P): the same for every conjugate family, whose update adds statistics.
+A set of rows is scored by tables of counts or by the leaf family's compiled score, if it has them,
+else by its log marginal under XLA. If the prior of a leaf has absorbed rows from nodes above
+(smoothing, section 5.2), with statistics P, rows with statistics S score log m(P + S) - log m(P).
+This holds for every conjugate family, because its update adds statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,13 +41,13 @@ def _score_compiled(leaf: Leaf, statistics: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def has_whole_counts(leaf: Leaf, statistics: np.ndarray) -> bool:
-    """Whether statistics [..., s] count whole rows, as tables and compiled scores need."""
+    """Return whether statistics [..., s] count whole rows, as compiled scores require."""
     counts = statistics if leaf.sums_to_rows else statistics[..., :1]
     return bool((counts == np.rint(counts)).all())
 
 
 def leaf_scorer(leaf: Leaf, most: float, *, is_whole: bool) -> LeafScore:
-    """Get a NumPy function from statistics [m], one array each, to log marginals [m].
+    """Return a NumPy function from statistics [m], one array each, to log marginals [m].
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def leaf_scorer(leaf: Leaf, most: float, *, is_whole: bool) -> LeafScore:
     most
         Largest weight of a set of rows.
     is_whole
-        Whether sets hold whole rows (`has_whole_counts`).
+        Whether sets contain whole rows (`has_whole_counts`).
     """
     if is_whole and has_kernel(leaf):
         if most <= MOST_TABLED and hasattr(leaf, "log_marginal_table"):

@@ -1,4 +1,4 @@
-"""Linear terms beside sums of trees: what their columns are."""
+"""Columns of the linear terms in sums of trees."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,26 +7,27 @@ import numpy as np
 
 from bdtppl.models.data.design import Design
 
-_MOST_DEVIATIONS = 4.0  # new rows beyond this lie as far off as it
+_MOST_DEVIATIONS = 4.0  # new rows beyond this are clipped to it
 
 
 class LinearColumns(NamedTuple):
-    """The p columns of the linear terms of a sum, in blocks whose coefficients have one deviation.
+    """The p columns of the linear terms, in blocks whose coefficients share a deviation.
 
-    The first block has features with a cut, of mean 0 and variance 1; missing values are the mean,
-    and values are within four deviations of it. With groups of rows the next block has a column
-    for each group, which is 1 in its rows, and further blocks have one feature in these rows each.
+    The first block has features with a cut, of mean 0 and variance 1; missing values are replaced
+    by the mean, and values are clipped to four standard deviations from it. With groups of rows the
+    next block has a column for each group, which is 1 in its rows, and each further block has one
+    feature in these rows.
 
     Attributes
     ----------
     is_linear, feature
-        Whether there is the first block, and int64 [f]; its features.
+        Whether the first block exists, and int64 [f]; its features.
     slopes
-        int64 [s]; of the last blocks.
+        int64 [s]; features of the last blocks.
     mean, deviation
-        float64 [d]; of the training rows, by feature.
+        float64 [d]; moments of the training rows, by feature.
     group
-        Feature that tells the groups; -1 without groups.
+        Feature of the groups; -1 without groups.
     levels
         float64 [g]; its values.
     """
@@ -43,16 +44,16 @@ class LinearColumns(NamedTuple):
     def of(
         cls, design: Design, is_linear: bool = True, groups: Sequence[int] = ()
     ) -> "LinearColumns":
-        """Take the features of a design.
+        """Select the columns of a design.
 
         Parameters
         ----------
         design
             Training rows.
         is_linear
-            Whether there is the first block.
+            Whether the first block exists.
         groups
-            The feature that tells groups, and then those whose slope each group has; empty without
+            The feature of the groups, and then those whose slope each group has; empty without
             groups.
 
         Examples
@@ -84,7 +85,7 @@ class LinearColumns(NamedTuple):
         return np.repeat(of_blocks, sizes, axis=-1)
 
     def signs(self, direction: Sequence[int]) -> np.ndarray:
-        """Say which signs coefficients must have, int [p], of directions of features or none."""
+        """Return the required signs of coefficients, int [p], from directions or none."""
         signs = np.zeros(max([0, *(block.stop for block in self.blocks)]), int)
         if len(direction):
             signs[: len(self.feature)] = np.asarray(direction)[self.feature]
@@ -106,9 +107,9 @@ class LinearColumns(NamedTuple):
         return np.concatenate(parts, axis=1)
 
     def of_new_groups(self, matrix: Any) -> np.ndarray:
-        """Say by what rows [m, d] of new groups multiply each block's coefficient, float64 [m, b].
+        """Return each coefficient's factor at rows [m, d] of new groups, float64 [m, b].
 
-        In other rows it is 0.
+        It is 0 in other rows.
         """
         matrix = np.asarray(matrix, np.float64)
         found = np.zeros((len(matrix), len(list(self.blocks))))
@@ -124,7 +125,7 @@ class LinearColumns(NamedTuple):
         return mean - most, mean + most
 
     def _factors(self, matrix: np.ndarray) -> np.ndarray:
-        """Factors of the effects of a group, float64 [1 + s, m]: 1, and what has a slope."""
+        """Return the factors of a group's effects, float64 [1 + s, m]: 1, and its features."""
         slopes = self._standardised(matrix, self.slopes)
         return np.vstack([np.ones(len(matrix)), slopes.T])
 

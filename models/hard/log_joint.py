@@ -1,7 +1,7 @@
 """The log joint of hard trees: prior weight times the marginal likelihood of the leaves.
 
-The trees may come from anywhere: their splits are looked up among the rules of the model, and the
-scores are those of its nodes (`bdtppl.models.hard.node_scores`).
+The trees may have any origin: their splits are looked up among the rules of the model, and their
+nodes are scored by (`bdtppl.models.hard.node_scores`).
 """
 
 from typing import Any, NamedTuple
@@ -39,10 +39,10 @@ class LogJoint(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Rows and rules to look splits up in; n rows (whole words), d features, V codes."""
+    """Rows and rules in which splits are looked up; n rows (whole words), d features, V codes."""
 
     matrix: Any  # float64 [n, d]
-    code: Any  # int32 [n, d]; flat position of each value's code, -1 where missing
+    code: Any  # int32 [n, d]; flat position of each value's code, -1 if missing
     feature: Any  # int32 [V]
     cut_above: Any  # float64 [V]; threshold of the cut above the code, inf above the last one
     rule: Any  # int32 [2 V]; see `PackedModel.rule_numbers`
@@ -57,8 +57,8 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
     trees
         Batch of trees [...].
     model
-        The model. A tree beyond its constraints scores -inf, and so does a tree with an empty leaf
-        or a split that parts nothing.
+        The model. A tree that violates its constraints scores -inf, and so does a tree with an
+        empty leaf or a split with an empty side.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def log_joint(trees: Tree, model: TreeModel) -> LogJoint:
 def _tabulate(model: TreeModel, packed: PackedModel) -> _Table:
     design = model.design
     rest = 64 * len(packed.left_rows) - design.num_rows
-    row = np.pad(np.arange(design.num_rows), (0, rest))  # `every_row` leaves the last ones out
+    row = np.pad(np.arange(design.num_rows), (0, rest))  # `every_row` excludes the last ones
     codes, feature = design.codes[row], design.feature_of_code
     position, last = np.arange(len(feature)), (design.offset[1:] - 1)[feature]
     cut_above = design.cut_threshold[np.minimum(position + 1, len(feature) - 1)]
@@ -126,7 +126,7 @@ def _score_tree(tree, table: _Table, model: PackedModel):
     on_left = goes_left & (inside | (model.prior.rules != "gaps"))
     rule = _rules(splits, on_left, codes, table, model)
     rows = _rows_below(rule, is_split, left, right, model)
-    # Rows of one code stay together; a threshold that parts them is no rule of the design.
+    # Rows of one code stay together; a threshold between them is not a rule of the design.
     bits = inside.reshape(len(feature), num_words, 64).astype(jnp.uint64) << bit[None, None]
     is_known = (~is_split | (rule >= 0)).all() & (rows[:, :num_words] == bits.sum(axis=2)).all()
 
@@ -141,9 +141,9 @@ def _score_tree(tree, table: _Table, model: PackedModel):
 
 
 def is_possible(model: PackedModel, tree: TreeShape, rows: jax.Array, rule: jax.Array) -> jax.Array:
-    """Whether one tree is monotone where it must be, and functions allow it.
+    """Return whether one tree satisfies monotonicity and the user's functions.
 
-    The tree comes without thresholds, with the rows [k, W] and the rule [k] of each slot.
+    The tree has no thresholds, but the rows [k, W] and the rule [k] of each slot.
     """
     tree = tree._replace(threshold=thresholds(model, rows, jnp.maximum(rule, 0)))
     allowed = is_allowed(model.allows_path, model.allows_tree, tree)
@@ -154,14 +154,15 @@ def is_possible(model: PackedModel, tree: TreeShape, rows: jax.Array, rule: jax.
 
 
 def _rules(splits: Split, on_left, codes, table: _Table, model: PackedModel):
-    """Look up the rule of each split, int32 [k]; -1 where the design has none.
+    """Look up the rule of each split, int32 [k]; -1 if the design has none.
 
-    A gap begins at the greatest code of the node's rows on the left; a cut, of all rows.
+    A gap starts at the greatest code of the node's rows on the left; a cut, at that of all rows.
     """
     low = jnp.max(jnp.where(on_left, codes, -1), axis=1)
     if model.prior.rules != "gaps":
-        # The greatest code below the threshold; where no row has it, by the cut above the code.
-        # Rows come first: a threshold from elsewhere may lie just below the cut that parts them.
+        # The greatest code below the threshold; if no row has it, determined by the cut above the
+        # code. Rows come first, because a threshold from another design may be just below the cut
+        # that separates them.
         is_below = table.feature[None] == splits.feature[:, None]
         is_below &= table.cut_above[None] <= splits.threshold[:, None]
         below = jnp.max(jnp.where(is_below, jnp.arange(is_below.shape[1])[None], -1), axis=1)
@@ -171,7 +172,7 @@ def _rules(splits: Split, on_left, codes, table: _Table, model: PackedModel):
 
 
 def _rows_below(rule, is_split, left, right, model: PackedModel) -> jax.Array:
-    """Rows of each slot and its memory of the path, uint64 [k, W] or [k, W + 1]."""
+    """Return rows of each slot and its memory of the path, uint64 [k, W] or [k, W + 1]."""
 
     def hand_down(slot, rows):
         own = children(model, rows[slot][None], jnp.maximum(rule[slot], 0)[None])

@@ -1,9 +1,9 @@
-"""Trees whose leaf means rise or fall along features.
+"""Trees whose leaf means are monotone along features.
 
-Two leaves are ordered in a feature if one lies wholly below the other along it and their boxes
-overlap in all other features: then a row can pass from one to the other by changing that feature
-alone. A tree is monotone where the posterior means of all such pairs are in order. Missing values
-are left out of account.
+Two leaves are ordered in a feature if one is entirely below the other along it and their boxes
+overlap in all other features: a row can then move from one to the other by changing that feature
+alone. A tree is monotone if the posterior means of all such pairs are in order. Missing values are
+ignored.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from bdtppl.models.prior_kinds import TreeShape
 
 
 def expected_target(leaf: Leaf, statistics: Any) -> jax.Array:
-    """Posterior mean that is compared, [...]; the mean class index in classification."""
+    """Return the posterior mean to be compared, [...]; the mean class index in classification."""
     mean = jnp.asarray(leaf.posterior_mean(statistics))
     if mean.ndim < statistics.ndim:
         return mean
@@ -25,7 +25,7 @@ def expected_target(leaf: Leaf, statistics: Any) -> jax.Array:
 
 
 def _boxes(tree: TreeShape, num_features: int):
-    """Boxes of the nodes of one tree, (low, high) float64 [k, d], by x < threshold."""
+    """Return the boxes of the nodes of one tree, (low, high) float64 [k, d], by x < threshold."""
 
     def hand_down(slot, boxes):
         low, high = boxes
@@ -46,12 +46,12 @@ def _boxes(tree: TreeShape, num_features: int):
 
 
 def is_monotone(direction: jax.Array, tree: TreeShape, mean: jax.Array) -> jax.Array:
-    """Whether the leaf means of one tree are in order, a boolean.
+    """Return whether the leaf means of one tree are in order, a boolean.
 
     Parameters
     ----------
     direction
-        int [d]; 1 where means must not fall along the feature, -1 where they must not rise, else 0.
+        int [d]; 1 if means must not fall along the feature, -1 if they must not rise, else 0.
     tree
         The tree.
     mean

@@ -1,7 +1,7 @@
 """Scores of the nodes of hard trees: prior weights of stopping and of rules, and log marginals.
 
-The facts of a node that a prior asks for follow from how many of its rows lie on the left of every
-rule (`bdtppl.models.hard.packed_model.Available`). What a prior does not read is not computed.
+The facts of a node that a prior uses follow from the number of its rows on the left of every rule
+(`bdtppl.models.hard.packed_model.Available`). Facts that a prior does not use are not computed.
 """
 
 from typing import Any, NamedTuple
@@ -31,10 +31,10 @@ class NodeTerms(NamedTuple):
     ----------
     log_stop, log_rule, leaf_score
         float64 [m]; log weights of stopping and of the node's rule, and log marginal of its rows.
-        The rule's is -inf where it is not available. Rules that make the same partition, where the
-        prior counts partitions, share its weight equally.
+        The rule's weight is -inf if it is not available. Rules that make the same partition, where
+        the prior counts partitions, share its weight equally.
     has_rule
-        bool [m]; whether any rule is available that the prior does not rule out.
+        bool [m]; whether any rule is available and not excluded by the prior.
     """
 
     log_stop: jax.Array
@@ -51,10 +51,10 @@ def node_terms(
     *,
     shares_partitions: bool = True,
 ) -> NodeTerms:
-    """Score nodes with rows [m, W] at depths [m], if they stop and if they split by a rule [m].
+    """Score nodes with rows [m, W] at depths [m], for stopping and for splitting by a rule [m].
 
-    For leaves, which have no rule, its weight is -inf. Each rule has a partition's whole weight
-    where rules do not share it.
+    Leaves have no rule, so its weight is -inf. Each rule has a partition's whole weight if rules do
+    not share it.
     """
     available = available_rules(model, rows, depth)
     node = _node_facts(model, available, depth)
@@ -71,7 +71,7 @@ def node_terms(
 def log_rule(
     model: PackedModel, rows: jax.Array, depth: jax.Array, available: Available, rule: jax.Array
 ) -> jax.Array:
-    """Weigh one rule of each node (see `NodeTerms`) whose available rules are known."""
+    """Return the log weight of a rule of each node (see `NodeTerms`), given the available ones."""
     return _log_rule(model, rows, available, _node_facts(model, available, depth), rule)
 
 
@@ -107,7 +107,7 @@ def _log_rule(
 
 
 def _node_facts(model: PackedModel, available: Available, depth: jax.Array) -> Node:
-    """Facts of m nodes; their boxes only where they are read."""
+    """Return the facts of m nodes; their boxes only if they are used."""
     node = Node(
         depth.astype(float),
         available.num_columns > 0,
@@ -135,9 +135,9 @@ def _node_facts(model: PackedModel, available: Available, depth: jax.Array) -> N
 
 
 def _may_split(model: PackedModel, available: Available, node: Node) -> jax.Array:
-    """Whether m nodes have a rule on a column by which the prior lets them split at all."""
+    """Return whether m nodes have a rule on a column that the prior allows."""
     features = model.first_of_column[None]
-    nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` begins with
+    nothing = [jnp.zeros(features.shape)] * 5  # the logs that `Rule` starts with
     each = jax.tree.map(lambda fact: fact[:, None], node)
     log_weight = model.prior.log_rule(each, Rule(features, *nothing))
     return ((available.num_column_rules > 0) & ~jnp.isneginf(log_weight)).any(axis=1)
@@ -146,7 +146,7 @@ def _may_split(model: PackedModel, available: Available, node: Node) -> jax.Arra
 def _log_shares(
     model: PackedModel, law: RuleLaw, rows: jax.Array, available: Available, node: Node
 ) -> jax.Array:
-    """Log probability of every rule given that its node splits, float64 [m, R]."""
+    """Return the log probability of every rule given that its node splits, float64 [m, R]."""
     cuts_of_gap, width = _every_gap(model, available)
     rule = Rule(
         model.feature[None],
@@ -164,14 +164,14 @@ def _log_shares(
 
 
 class NodeWeights(NamedTuple):
-    """The prior's weights of all that m nodes may do.
+    """The prior's weights of all actions at m nodes.
 
     Attributes
     ----------
     log_stop
         float64 [m]; log weight of stopping.
     log_rules
-        float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf where it is not
+        float64 [m, R]; log weight of splitting by each rule as in `NodeTerms`, -inf if it is not
         available.
     has_rule
         bool [m]; see `NodeTerms`.
@@ -183,7 +183,7 @@ class NodeWeights(NamedTuple):
 
 
 def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeWeights:
-    """Weigh stopping and every rule at nodes with rows [m, W] and depths [m]."""
+    """Compute weights of stopping and of every rule at nodes with rows [m, W] and depths [m]."""
     prior = model.prior
     available = available_rules(model, rows, depth)
     node = _node_facts(model, available, depth)
@@ -213,9 +213,9 @@ def node_weights(model: PackedModel, rows: jax.Array, depth: jax.Array) -> NodeW
 def side_stops(model: PackedModel, rows: jax.Array, depth: jax.Array) -> jax.Array:
     """Guess the log weight of stopping on both sides of every rule of nodes, float64 [m, R].
 
-    A side is taken to have a rule where its rows are enough for two leaves, and to have the
-    features and the box of its node. So the guess is wrong only where enough rows cannot be parted,
-    or where the prior reads these facts.
+    A side is assumed to have a rule if its rows suffice for two leaves, and to have the features
+    and the box of its node. The guess is wrong only if enough rows cannot be split, or if the prior
+    uses these facts.
     """
     available = available_rules(model, rows, depth)
     node = jax.tree.map(lambda fact: fact[:, None], _node_facts(model, available, depth))
@@ -229,7 +229,7 @@ def side_stops(model: PackedModel, rows: jax.Array, depth: jax.Array) -> jax.Arr
 
 
 def require_defined(is_undefined: Any) -> None:
-    """Refuse a prior that has given a node a weight which is not a number.
+    """Reject a prior that gave a node a weight which is not a number.
 
     Raises
     ------
@@ -238,7 +238,7 @@ def require_defined(is_undefined: Any) -> None:
     """
     if np.any(is_undefined):
         raise ValueError(
-            "The prior's weight of a tree is not a number: split_probability must lie in [0, 1], "
+            "The prior's weight of a tree is not a number: split_probability must be in [0, 1], "
             "and weights of features and cuts must be positive and finite, at every node."
         )
 
@@ -253,19 +253,19 @@ def leaf_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
 
 
 def leaf_scores(model: PackedModel, rows: jax.Array) -> jax.Array:
-    """Log marginals of nodes' rows [m, W], float64 [m]."""
+    """Return log marginals of nodes' rows [m, W], float64 [m]."""
     return _log_marginals(model, leaf_statistics(model, rows))
 
 
 def split_scores(model: PackedModel, rows: jax.Array) -> jax.Array:
-    """Log marginals of both sides of every rule in nodes with rows [m, W], summed; [m, R]."""
+    """Return summed log marginals of both sides of every rule in nodes with rows [m, W], [m, R]."""
     left = _left_statistics(model, rows)
     right = leaf_statistics(model, rows)[:, None] - left
     return _log_marginals(model, left) + _log_marginals(model, right)
 
 
 def _log_marginals(model: PackedModel, statistics: jax.Array) -> jax.Array:
-    """Log marginals [...] of statistics [..., s]."""
+    """Return log marginals [...] of statistics [..., s]."""
     if model.table is None:
         return model.leaf.log_marginal(statistics)
     counts = statistics.astype(jnp.int32)
@@ -286,7 +286,7 @@ def _left_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
     rest = num_words * 64 - len(model.statistics)
     statistics = jnp.pad(model.statistics, ((0, rest), (0, 0))).reshape(num_words, 64, -1)
 
-    def add(w, total):  # the rows of one word, spelt out
+    def add(w, total):  # the rows of one word, unpacked
         own = ((rows[:, w, None] >> bit[None]) & 1).astype(float)
         left = ((model.left_rows[w][None] >> bit[:, None]) & 1).astype(float)
         return total + jnp.einsum("mb,bs,br->mrs", own, statistics[w], left)
@@ -296,13 +296,13 @@ def _left_statistics(model: PackedModel, rows: jax.Array) -> jax.Array:
 
 
 def _gap(model: PackedModel, available: Available, place: jax.Array):
-    """Cuts in the gap of one rule of each node, its width, and that of all its column's rules.
+    """Return the cuts and the width of a rule's gap at each node, and its column's width.
 
-    Facts that the prior does not read are not computed.
+    Facts that the prior does not use are not computed.
     """
     num_left = available.num_left
     every = jnp.arange(len(place))
-    if model.path is not None:  # which may rule out some cuts of a gap
+    if model.path is not None:  # which may exclude some cuts of a gap
         cuts_of_gap, width = _every_gap(model, available)
         total = jnp.where(available.is_rule, width / cuts_of_gap, 0.0) @ model.by_column
         own_total = jnp.maximum(total[every, model.column[place]], 1e-300)
@@ -323,7 +323,7 @@ def _gap(model: PackedModel, available: Available, place: jax.Array):
 
 
 def _every_gap(model: PackedModel, available: Available) -> tuple[jax.Array, jax.Array]:
-    """Cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
+    """Return the cuts in the gap of every rule, and its width, float64 [m, R] each; see `_gap`."""
     present = available.is_present
     above = next_present(model, present)
     place = jnp.arange(present.shape[1])[None]
@@ -338,7 +338,7 @@ def _every_gap(model: PackedModel, available: Available) -> tuple[jax.Array, jax
 def _num_equivalent(
     model: PackedModel, available: Available, rows: jax.Array, place: jax.Array
 ) -> jax.Array:
-    """Count rules that part a node's rows like one of its rules, float64 [m]."""
+    """Count rules that split a node's rows like one of its rules, float64 [m]."""
     left = rows & model.left_words[place]
 
     def compare(w, same):
@@ -352,7 +352,7 @@ def _num_equivalent(
 
 
 def _every_num_equivalent(model: PackedModel, available: Available, rows: jax.Array) -> jax.Array:
-    """Count rules that part a node's rows like each of its rules, float64 [m, R]."""
+    """Count rules that split a node's rows like each of its rules, float64 [m, R]."""
 
     def count(place):
         return _num_equivalent(model, available, rows, jnp.full(len(rows), place))

@@ -1,8 +1,8 @@
-"""A model of hard trees whose sets of rows are packed into words of bits.
+"""A model of hard trees with sets of rows packed into words of bits.
 
 The rows of a node are its parent's intersected with its rule's side, and counting them is counting
-bits. Where constraints look at the path, one more word follows a node's words of rows: its memory
-of the path. `bdtppl.models.hard.node_scores` weighs nodes by the prior and the leaf family.
+bits. If constraints depend on the path, a node's words of rows are followed by one more word: its
+memory of the path. `bdtppl.models.hard.node_scores` scores nodes by the prior and the leaf family.
 """
 
 from collections.abc import Callable
@@ -28,20 +28,20 @@ from bdtppl.models.pytrees import as_partial
 from bdtppl.models.row_statistics import row_statistics
 
 _UNROLLED = 32  # words of a set that are counted in one fused operation
-_COMPARED = 1 << 24  # rows times rules that are compared at once when tables are made, at most
+_COMPARED = 1 << 24  # most rows times rules that are compared at once when tables are made
 
 
 class PackedModel(NamedTuple):
-    """Tables of rules, and what scores trees; n rows, W words, R rules, s statistics.
+    """Tables of rules, and arrays that score trees; n rows, W words, R rules, s statistics.
 
     There are d features in c columns (see `Design`).
 
-    A node's set of rows is W words, or W + 1 where there is a `path`.
+    A node's set of rows is W words, or W + 1 if there is a `path`.
 
     A rule is a cut after one code of a feature, with missing values on one side. Rules of one
-    feature and side of missing values lie side by side, in the order of their cuts. Rules that no
-    tree uses stand in the table too: the cut after a feature's last code, which keeps its total,
-    and, where missing values go left, one before its first code, which keeps their number.
+    feature and side of missing values are contiguous, in the order of their cuts. The table also
+    contains rules that no tree uses: the cut after a feature's last code, which stores its total,
+    and, if missing values go left, one before its first code, which stores their number.
 
     Attributes
     ----------
@@ -51,14 +51,14 @@ class PackedModel(NamedTuple):
     rows_at
         uint64 [W, R]; rows at the code below the cut.
     rows_below, rows_above
-        uint64 [W, R], or None where no value is missing; rows with a value on either side.
+        uint64 [W, R], or None if no value is missing; rows with a value on either side.
     every_row
         uint64 [W] or [W + 1]; the root's set.
     feature, column
         int32 [R].
     split
         int32 [R]; number of the split (`bdtppl.models.data.splits.split_number`), that of the cut
-        above the feature's first code where the rule is a cut before it.
+        above the feature's first code if the rule is a cut before it.
     first, last
         int32 [R]; ends of the rule's run.
     can_cut
@@ -73,30 +73,29 @@ class PackedModel(NamedTuple):
     first_of_column
         int [c]; first feature of each column.
     by_column
-        float64 [R, c]; one where the rule splits on the column.
+        float64 [R, c]; one if the rule splits on the column.
     codes, num_codes
-        int16 or int32 [n, d], and int32 [d]; codes of single rows, -1 where the value is missing.
+        int16 or int32 [n, d], and int32 [d]; codes of single rows, -1 if the value is missing.
     statistics
         float64 [n, s]; leaf statistics of single rows, times their weights.
     ones
-        float64 [n, 1] of ones, or None where they are the first of the statistics.
+        float64 [n, 1] of ones, or None if they are the first of the statistics.
     classes
-        uint64 [W, s], or None; rows of each class, where the statistics count classes.
+        uint64 [W, s], or None; rows of each class, if the statistics count classes.
     table
         Log marginals of counts of classes, or None.
     score_tables
-        What the leaf family's compiled score reads; None without one, or where weights are not
-        whole.
+        Input of the leaf family's compiled score; None without one, or if weights are not whole.
     min_leaf, max_depth
         float64 scalars; limits.
     path
-        What nodes remember of their paths, or None where no constraint looks at them.
+        Path memory of nodes, or None if no constraint depends on paths.
     directions
         int [d]; directions of monotone features, or None.
     allows_path, allows_tree
-        Functions that say which trees there are (see `Constraints`), or None.
+        Functions that define the allowed trees (see `Constraints`), or None.
     prior, leaf
-        The model's numbers, float64.
+        The model's hyperparameters, float64.
     """
 
     left_rows: jax.Array
@@ -144,13 +143,13 @@ class PackedModel(NamedTuple):
         model
             The model; its design is dense.
         is_padded
-            Add rows that lie nowhere and rules that part nothing, so that tables of about one
-            size, such as the folds of cross-validation, share compiled code.
+            Add empty rows and rules without effect, so that tables of about one size, such as the
+            folds of cross-validation, share compiled code.
 
         Raises
         ------
         ValueError
-            If the prior weighs edits.
+            If the prior weights edits.
         """
         require_weighs(model.prior, "The score of a tree", "nodes", "leaf counts", "trees")
         design: Any = model.design
@@ -205,16 +204,16 @@ class PackedModel(NamedTuple):
 
     @property
     def binds_trees(self) -> bool:
-        """Whether a tree may be ruled out though none of its nodes is."""
+        """Whether a tree may be excluded although none of its nodes is."""
         return not self.directions is self.allows_path is self.allows_tree is None
 
     def rule_numbers(self) -> np.ndarray:
-        """Look up the rule of each split by its number, int [2 V].
+        """Return the rule of each split by its number, int [2 V].
 
-        Where no value is missing, splits that differ in the side of missing values are one rule.
+        If no value is missing, splits that differ in the side of missing values are one rule.
         """
         numbers = np.full((np.max(self.split) // 2 + 1, 2), -1)
-        # Of two rules with one code the later one, which is kept, has rows below its cut.
+        # Of two rules with one code, the later one, which is stored, has rows below its cut.
         numbers.ravel()[self.split] = np.arange(len(self.split))
         return np.where(numbers < 0, numbers[:, :1], numbers).ravel()
 
@@ -243,7 +242,7 @@ class _RuleOrder(NamedTuple):
         return cls(feature, side == 1, np.concatenate([code for *_, code in runs]), size)
 
     def words(self, codes: np.ndarray, num_words: int, is_in: Callable[..., Any]) -> np.ndarray:
-        """Pack what holds of codes [n, r] for rules [r], uint64 [R, W], some rules at a time."""
+        """Pack a condition on codes [n, r] for rules [r], uint64 [R, W], some rules at a time."""
         step = max(1, _COMPARED // len(codes))
         parts = []
         for start in range(0, len(self.code), step):
@@ -279,7 +278,7 @@ def _row_sets(design: Design, rules: _RuleOrder, num_words: int) -> dict:
 
 
 def _leaf_tables(model: TreeModel, num_rows: int, num_words: int) -> dict:
-    """Tabulate what leaves need of the rows; members of `PackedModel`."""
+    """Tabulate the row statistics that leaves need; members of `PackedModel`."""
     leaf, design = model.leaf, model.design
     statistics = row_statistics(leaf, model.y, design.weights)
     statistics = np.pad(statistics, ((0, num_rows - design.num_rows), (0, 0)))
@@ -308,12 +307,12 @@ def _packed_words(is_in: np.ndarray, num_words: int) -> np.ndarray:
 
 
 def _by_word(words: np.ndarray) -> np.ndarray:
-    """Turn sets around, from uint64 [R, W] to [W, R]."""
+    """Transpose sets from uint64 [R, W] to [W, R]."""
     return np.ascontiguousarray(words.T)
 
 
 def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:
-    """Say whether nodes' sets have a row in common with others [W, r], bool [m, r]."""
+    """Return whether nodes' sets share a row with others [W, r], bool [m, r]."""
 
     def add(shared, w):
         own = lax.dynamic_index_in_dim(words, w, 1)
@@ -324,7 +323,7 @@ def _meet(words: jax.Array, sets: jax.Array) -> jax.Array:
 
 
 def _over_words(num_words: int, add, start: jax.Array) -> jax.Array:
-    """Add up over words, in one fused operation where they are few."""
+    """Sum over words, in one fused operation if they are few."""
     if num_words > _UNROLLED:
         return lax.fori_loop(0, num_words, lambda w, total: add(total, w), start)
     for w in range(num_words):
@@ -344,7 +343,7 @@ def count_rows(words: jax.Array, sets: jax.Array) -> jax.Array:
 
 
 def children(model: PackedModel, rows: jax.Array, rule: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Part the sets of nodes between their left and right children.
+    """Split the sets of nodes between their left and right children.
 
     Parameters
     ----------
@@ -373,7 +372,7 @@ def thresholds(model: PackedModel, rows: jax.Array, rule: jax.Array) -> jax.Arra
 
 
 def every_threshold(model: PackedModel, rows: jax.Array, is_present: jax.Array) -> jax.Array:
-    """Threshold of every rule in nodes, float64 [m, R].
+    """Return the threshold of every rule in nodes, float64 [m, R].
 
     Parameters
     ----------
@@ -437,7 +436,7 @@ def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Av
     total = lax.population_count(own).astype(jnp.int32).sum(axis=1, keepdims=True)
     least = jnp.maximum(model.min_leaf, 1)
     is_rule = model.can_cut[None] & (num_left >= least) & (total - num_left >= least)
-    # Rows without a value part nothing by themselves.
+    # Rows without a value separate nothing by themselves.
     if model.rows_above is not None and model.rows_below is not None:
         is_rule &= _meet(rows, model.rows_above) & _meet(rows, model.rows_below)
     if model.prior.rules == "gaps":  # the rule of a gap is the cut next to the code below it
@@ -453,7 +452,7 @@ def available_rules(model: PackedModel, rows: jax.Array, depth: jax.Array) -> Av
 
 
 def next_present(model: PackedModel, present: jax.Array) -> jax.Array:
-    """Rule next to the code above each cut that a node has, int32 [m, R]; at most the last one."""
+    """Return the rule next to the code above each cut in a node, int32 [m, R]."""
     num_rules = present.shape[1]
     upcoming = jnp.where(present, jnp.arange(num_rules)[None], num_rules)
     upcoming = jnp.roll(upcoming, -1, axis=1).at[:, -1].set(num_rules)

@@ -1,8 +1,8 @@
 """A node's memory of the splits above it.
 
-Whether a box is still whole, whether a feature was used, how deep the node lies: each is a bit of
-one word. A bit that is set stands for something that forbids rules, and splits clear bits, so the
-same few operations serve every constraint that looks at the path.
+Each fact of the path is a bit of one word: whether a box is still whole, whether a feature was
+used, the depth of the node. A set bit forbids rules, and splits clear bits, so the same few
+operations implement every constraint on paths.
 """
 
 from types import ModuleType
@@ -16,11 +16,11 @@ MOST_BITS = 64
 
 
 class PathMemory(NamedTuple):
-    """Tables that say which rules a memory forbids and how a split changes it; B boxes, d features.
+    """Tables of the rules that a memory forbids and of its changes by splits; B boxes, d features.
 
-    A memory is a uint64. Its first B bits say which boxes lie in the node whole, later ones which
-    features were not split on yet, and the last ones, of which at most one is set, the depth.
-    Arrays of NumPy and of JAX are both understood; a table holds one kind.
+    A memory is a uint64. Its first B bits mark boxes that are whole in the node, later ones
+    features that were not split on yet, and the last ones, of which at most one is set, the depth.
+    A table contains arrays of either NumPy or JAX.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class PathMemory(NamedTuple):
     clears
         uint64 [d]; bits that a split on the feature clears.
     levels
-        uint64; the bits of depth. A split moves the one that is set on, and out at the last.
+        uint64; the bits of depth. A split shifts the set bit up, and out after the last.
     start
         uint64; memory of the root.
     by_low, by_high
@@ -58,10 +58,10 @@ class PathMemory(NamedTuple):
     def gap_threshold(
         self, memory: Any, feature: Any, low: Any, high: Any, xp: ModuleType = np
     ) -> Any:
-        """Thresholds of gaps in nodes, float64 [...]: where a cut spares every whole box.
+        """Return thresholds of gaps in nodes, float64 [...], at which a cut spares every whole box.
 
-        It is the gap's middle if that cuts no box. Else it is the middle of the part of the gap
-        that boxes leave nearest to there, or the gap's middle again if they leave none.
+        It is the gap's middle if that cuts no box. Otherwise it is the middle of the nearest part
+        of the gap that boxes leave free, or the gap's middle again if there is none.
 
         Parameters
         ----------
@@ -74,8 +74,9 @@ class PathMemory(NamedTuple):
         """
         middle = midpoint(low, high, xp)
         down = up = middle
-        # A box's low end spares it, and so does what lies above its high end. By falling high ends,
-        # no box that was passed is cut again on the way down; by rising low ends, on the way up.
+        # A cut at a box's low end spares it, and so does one above its high end. In order of
+        # falling high ends, no passed box is cut again on the way down; in order of rising low
+        # ends, on the way up.
         for is_whole, start, end in self._each_box(memory, feature, self.by_high):
             down = xp.where(is_whole & (start < down) & (down <= end), start, down)
         is_cut = down < middle
@@ -91,12 +92,12 @@ class PathMemory(NamedTuple):
         return xp.where(is_cut, spared, middle)
 
     def allows(self, memory: Any, feature: Any, threshold: Any) -> Any:
-        """Whether nodes may split on features at thresholds, bool [...]."""
+        """Return whether nodes may split on features at thresholds, bool [...]."""
         is_cut = self._boxes(feature, lambda low, high: (low < threshold) & (threshold <= high))
         return (memory & (self.forbids[feature] | is_cut)) == 0
 
     def children(self, memory: Any, feature: Any, threshold: Any) -> tuple[Any, Any]:
-        """Memories of the left and right children, uint64 [...] each."""
+        """Return memories of the left and right children, uint64 [...] each."""
         kept = memory & ~(self.clears[feature] | self.levels)
         kept = kept | (((memory & self.levels) << 1) & self.levels)
         not_left = self._boxes(feature, lambda low, high: high >= threshold)
@@ -104,14 +105,14 @@ class PathMemory(NamedTuple):
         return kept & ~not_left, kept & ~not_right
 
     def _each_box(self, memory: Any, feature: Any, order: Any) -> Any:
-        """Whether boxes are whole, and their intervals of the feature, in an order of [B, d]."""
+        """Yield whether boxes are whole, and their intervals of the feature, in an order."""
         for place in range(len(order)):
             box = order[place][feature]
             is_whole = memory >> box.astype(np.uint64) & np.uint64(1) > 0
             yield is_whole, self.low[box, feature], self.high[box, feature]
 
     def _boxes(self, feature: Any, is_one: Any) -> Any:
-        """Bits of the boxes whose interval of the feature passes a test."""
+        """Return bits of the boxes whose interval of the feature passes a test."""
         bits = np.uint64(0)
         for box in range(len(self.low)):
             passes = is_one(self.low[box][feature], self.high[box][feature])

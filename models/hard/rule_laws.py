@@ -1,8 +1,8 @@
-"""Laws of the rule of a node that splits.
+"""Distributions of the rule of a node that splits.
 
-A law gives the log probability of every available rule of a node, given that the node splits. It is
-computed for tables of rules of any layout: rules of one node in a row, or all productions of a
-grammar one after another (`RuleTable`).
+A distribution gives the log probability of every available rule of a node, given that the node
+splits. It is computed for tables of rules in any layout: rules of one node in a row, or all
+productions of a grammar one after another (`RuleTable`).
 
 References
 ----------
@@ -26,7 +26,7 @@ Rules = Literal["gaps", "cuts"]
 
 
 class Node(NamedTuple):
-    """Facts of a node that a prior may read; arrays that broadcast against each other.
+    """Facts of a node that a prior may use; arrays that broadcast against each other.
 
     Attributes
     ----------
@@ -37,10 +37,10 @@ class Node(NamedTuple):
     num_rows
         Rows in the node, whatever their weights.
     log_num_features
-        Log of the number of columns with an available rule (see `Design`); all features but those
-        of sets of levels are a column each.
+        Log of the number of columns with an available rule (see `Design`); every feature is its own
+        column, except those of sets of levels.
     least, greatest
-        Least and greatest value of each feature in the node, [..., d]; NaN where all are missing.
+        Least and greatest value of each feature in the node, [..., d]; NaN if all are missing.
     """
 
     depth: Any
@@ -52,32 +52,33 @@ class Node(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Facts of a rule, or of all rules of a node inside one gap, that a prior may read.
+    """Facts that a prior may use, of a rule, or of all rules of a node inside one gap.
 
-    With ``rules="cuts"`` the cuts between two neighbouring values of a node part its rows alike and
-    may be one entry that stands for several rules; with ``rules="gaps"`` it stands for one. Counts
-    come as their logs, as weights use them: a pass over millions of entries looks logs up.
+    With ``rules="cuts"`` the cuts between two neighbouring values of a node split its rows alike
+    and may be one entry that represents several rules; with ``rules="gaps"`` an entry represents
+    one rule. Counts are given as logs, as weights use them, because a pass over millions of entries
+    looks logs up.
 
     Attributes
     ----------
     feature
         Feature index.
     log_num_cuts
-        Log of the number of rules that the entry stands for.
+        Log of the number of rules that the entry represents.
     log_num_feature_cuts
         Log of the number of available rules of the same column in the node.
     log_width_share
         Log of the width of the entry's gap over the summed width of its column's available rules.
     log_num_equivalent
-        Log of the number of rules of the node, the entry's own included, that part its rows into
+        Log of the number of rules of the node, including the entry's own, that split its rows into
         the same two sets.
     log_share
-        Log probability of the rule given that its node splits, by the prior's `RuleLaw`. Where a
-        prior reads it an entry stands for one rule.
+        Log probability of the rule given that its node splits, by the prior's `RuleLaw`. An entry
+        represents one rule if the prior uses this fact.
     threshold
         Values below it go left.
     width
-        Width of the gap that the rule lies in, shared equally among the rules in it.
+        Width of the rule's gap, shared equally among the rules in it.
     num_left, num_right
         Rows on both sides, whatever their weights.
     """
@@ -108,15 +109,15 @@ _UNTRACEABLE = (
 
 
 class RuleTable(Protocol):
-    """The available rules of some nodes, laid out in any way; m nodes, c columns (see `Design`).
+    """The available rules of some nodes, in any layout; m nodes, c columns (see `Design`).
 
     Attributes
     ----------
     xp
         Array namespace, `numpy` or `jax.numpy`.
     item
-        int; place of each rule in the list of its column's rules, cut after cut, with missing
-        values on the right, then on the left.
+        int; place of each rule in the list of its column's rules: cut by cut, with missing values
+        right, then left.
     num_items
         int [c]; length of that list.
     """
@@ -141,11 +142,11 @@ class RuleTable(Protocol):
         ...
 
     def spread(self, values: Any) -> Any:
-        """Hand values [m, c] to the rules of the node and column."""
+        """Spread values [m, c] to the rules of the node and column."""
         ...
 
     def before(self, values: Any) -> Any:
-        """Sum values over the rules of the same node and column that stand before each rule."""
+        """Sum values over the rules of the same node and column that precede each rule."""
         ...
 
 
@@ -160,7 +161,7 @@ class DenseRules:
     num_items
         int [c].
     by_column
-        float64 [R, c]; one where the rule splits on the column.
+        float64 [R, c]; one if the rule splits on the column.
     """
 
     column: Any
@@ -180,7 +181,7 @@ class DenseRules:
         return values.astype(float) @ self.by_column
 
     def spread(self, values: Any) -> Any:
-        """Hand values [m, c] to the rules of the column, [m, R]."""
+        """Spread values [m, c] to the rules of the column, [m, R]."""
         return values[:, self.column]
 
     def before(self, values: Any) -> Any:
@@ -212,7 +213,7 @@ class CutTable:
     weights: tuple[tuple[float, ...], ...] = field(repr=False)
 
     def __call__(self, node: Node | None, rule: Rule) -> Any:
-        """Look weights up; NaN for what is no cut of the design."""
+        """Look weights up; NaN for cuts that the design lacks."""
         known = np.unique(np.concatenate([*self.thresholds, [np.inf]]))
         table = np.full((len(self.thresholds), len(known)), np.nan)
         for own, cuts, weights in zip(table, self.thresholds, self.weights, strict=True):
@@ -224,28 +225,26 @@ class CutTable:
 
 @dataclass(frozen=True)
 class RuleLaw:
-    """Probability of every rule of a node that splits.
+    """Distribution of the rule of a node that splits.
 
     Attributes
     ----------
     feature_weights
-        None for equal ones, one number a feature, a mapping from features (index or name) to them
-        in which those that are not named weigh 1, or a function of node and rule that reads
-        ``rule.feature`` alone of the rule. A feature of weight 0 is excluded; a function that reads
-        the node must be positive.
+        None for equal weights, one number per feature, a mapping from features (index or name) to
+        weights (default 1), or a function of node and rule that uses only ``rule.feature`` of the
+        rule. A feature of weight 0 is excluded; a function that uses the node must be positive.
     cut_weights
         "uniform", "gap" (the width of the gap), or a function of node and rule; positive. With
-        ``rules="cuts"`` a function that reads ``rule.feature`` and ``rule.threshold`` alone is
+        ``rules="cuts"`` a function that uses ``rule.feature`` and ``rule.threshold`` alone is
         evaluated once, at the cuts of the design (`CutTable`), and 0 excludes a cut.
     over
         "features": a feature by weight among those with an available rule, then one of its rules by
         weight. "rules": one choice among all available rules by the product of both weights.
     choice
-        "uniform", by weights; or "chronological", the law of a uniform choice written as a walk
-        along a list (Prolog backtracking): first along the list of all features of the design, then
-        along that of the feature's cuts. At item i of n a coin of probability 1 / (n - i + 1) says
-        whether it is taken; items that are not available are walked past and the last available
-        one is taken for certain. There are no weights.
+        "uniform", by weights; or "chronological", a uniform choice written as a walk along a list
+        (Prolog backtracking): first along the list of all features of the design, then along that
+        of the feature's cuts. Item i of n is chosen with probability 1 / (n - i + 1); unavailable
+        items are skipped and the last available one is always chosen. There are no weights.
     """
 
     feature_weights: Any = None
@@ -255,7 +254,7 @@ class RuleLaw:
 
     @property
     def is_plain(self) -> bool:
-        """Whether counts of features and cuts, or widths of gaps, are all it needs."""
+        """Whether it needs only counts of features and cuts, or widths of gaps."""
         return self.feature_weights is None and self.over == "features" and self._is_by_name
 
     @property
@@ -263,7 +262,7 @@ class RuleLaw:
         return not callable(self.cut_weights) and self.choice == "uniform"
 
     def check(self, rules: Rules) -> None:
-        """Refuse what makes no sense.
+        """Reject invalid settings.
 
         Raises
         ------
@@ -279,14 +278,14 @@ class RuleLaw:
         if self.choice == "chronological":
             if rules != "cuts":
                 raise ValueError(
-                    "choice='chronological' walks along the cuts of the design: it needs "
+                    "choice='chronological' walks along the cuts of the design, so it needs "
                     f"rules='cuts'; got {rules!r}."
                 )
             if replace(self, choice="uniform") != RuleLaw():
-                raise ValueError("choice='chronological' takes no weights and no over='rules'.")
+                raise ValueError("choice='chronological' excludes weights and over='rules'.")
 
     def tabulated(self, design: Design, rules: Rules) -> "RuleLaw":
-        """Take numbers in place of functions that read no more than the feature and the cut.
+        """Replace functions that use only the feature and the cut by numbers.
 
         Raises
         ------
@@ -311,7 +310,7 @@ class RuleLaw:
         return replace(self, feature_weights=features, cut_weights=cuts)
 
     def excluded(self, design: Design) -> tuple[list[int], list[tuple[int, float]]]:
-        """Features, and cuts of features, whose weights are the number 0."""
+        """Return features, and cuts of features, whose weights are the number 0."""
         features, cuts = self.resolve(design).feature_weights, self.cut_weights
         pairs = []
         if isinstance(cuts, CutTable):
@@ -321,7 +320,7 @@ class RuleLaw:
         return [j for j, weight in enumerate(numbers) if weight == 0], pairs
 
     def resolve(self, design: Design) -> "RuleLaw":
-        """Give every feature its weight, where these are numbers.
+        """Assign every feature its weight, if these are numbers.
 
         Raises
         ------
@@ -356,7 +355,7 @@ class RuleLaw:
         return replace(self, feature_weights=tuple(largest[design.column].tolist()))
 
     def reads(self, num_features: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of the facts of nodes and of rules that the weights read."""
+        """Return names of the facts of nodes and of rules that the weights use."""
         node, rule = set(), set()
         if callable(self.feature_weights):
             own = facts_read(self.feature_weights, num_features, ("feature",), "feature_weights")
@@ -369,7 +368,7 @@ class RuleLaw:
         return frozenset(node), frozenset(rule - {"feature"})
 
     def weigh_features(self, node: Node, feature: Any) -> Any:
-        """Weight of features of nodes; arrays that broadcast against each other."""
+        """Return weights of features of nodes; arrays that broadcast against each other."""
         if self.feature_weights is None:
             return jnp.ones_like(feature, dtype=float)
         if callable(self.feature_weights):
@@ -377,7 +376,7 @@ class RuleLaw:
         return jnp.asarray(self.feature_weights, float)[feature]
 
     def weigh_cuts(self, node: Node, rule: Rule) -> Any:
-        """Weight of rules given their feature; arrays that broadcast against each other."""
+        """Return weights of rules given their feature; arrays that broadcast against each other."""
         if callable(self.cut_weights):
             return self.cut_weights(node, rule)
         return rule.width if self.cut_weights == "gap" else jnp.ones_like(rule.feature, dtype=float)
@@ -385,7 +384,7 @@ class RuleLaw:
     def log_shares(
         self, rules: RuleTable, available: Any, feature_weight: Any, cut_weight: Any
     ) -> Any:
-        """Log probability of each rule given that its node splits.
+        """Return the log probability of each rule given that its node splits.
 
         Parameters
         ----------
@@ -401,8 +400,8 @@ class RuleLaw:
         Returns
         -------
         array
-            float64, of the rules' shape; of no meaning where a rule is not available. NaN in nodes
-            where any weight of an available rule or its feature is not positive and finite.
+            float64, of the rules' shape; meaningless if a rule is not available. NaN in nodes where
+            any weight of an available rule or its feature is not positive and finite.
         """
         xp = rules.xp
         num_rules = rules.per_column(available)
@@ -426,17 +425,17 @@ class RuleLaw:
         share = feature_weight / xp.maximum(whole, 1e-300)
         if self.over == "features":
             share = share / xp.maximum(total, 1e-300)
-        tiny = 1e-300  # of rules that are not there
+        tiny = 1e-300  # of rules that do not exist
         return xp.log(xp.maximum(weight, tiny)) + rules.spread(xp.log(xp.maximum(share, tiny)))
 
 
 def _cuts_of(design: Any) -> list[np.ndarray]:
-    """Cuts of each feature, ascending."""
+    """Return the cuts of each feature, ascending."""
     return [own[1:] for own in np.split(design.cut_threshold, np.cumsum(design.num_codes)[:-1])]
 
 
 def _numbers_of(name: str, weigh: Weight, rule: Rule) -> tuple[float, ...]:
-    """Evaluate weights that read the rule alone."""
+    """Evaluate weights that use the rule alone."""
     nowhere: Any = Node(None, None)
     weights = np.broadcast_to(np.asarray(weigh(nowhere, rule), float), rule.feature.shape)
     if not ((weights >= 0) & (weights < np.inf)).all():
@@ -445,7 +444,7 @@ def _numbers_of(name: str, weigh: Weight, rule: Rule) -> tuple[float, ...]:
 
 
 def _or_nan(xp: Any, weight: Any) -> Any:
-    """Take NaN in place of what is no weight, which makes a node's sums NaN."""
+    """Replace invalid weights by NaN, which makes a node's sums NaN."""
     return xp.where((weight > 0) & (weight < xp.inf), weight, xp.nan)
 
 
@@ -454,9 +453,9 @@ def _running_sum(values: Any) -> Any:
 
 
 def _log_walk(xp, before, valid, place, num_items, num_valid) -> Any:
-    """Log probability that a walk along a list ends at each item; see `RuleLaw.choice`."""
+    """Return the log probability that a walk ends at each item; see `RuleLaw.choice`."""
     left_over = num_items - place  # items from this one on, n - i + 1
-    # The last item is never walked past.
+    # The last item is always chosen.
     log_past = xp.log(xp.maximum(left_over - 1, 1) / xp.maximum(left_over, 1))
     log_mass = before(xp.where(valid, log_past, 0.0))
     is_last = before(valid * 1.0) + 0.5 > num_valid - 1
@@ -464,7 +463,7 @@ def _log_walk(xp, before, valid, place, num_items, num_valid) -> Any:
 
 
 class _Noted:
-    """Stands for a node or a rule, and notes which of its facts are read."""
+    """A placeholder of a node or a rule that records which of its facts are used."""
 
     def __init__(self, kind: str, facts: dict[str, Any]):
         self._kind, self._facts, self._read = kind, facts, set()
@@ -485,7 +484,7 @@ def facts_read(
     rule_facts: tuple[str, ...] | None = RULE_FACTS,
     name: str = "function",
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Find out which facts a function reads, by tracing it.
+    """Find the facts that a function uses, by tracing it.
 
     Parameters
     ----------
@@ -494,21 +493,21 @@ def facts_read(
     num_features
         d.
     rule_facts
-        Facts of the rule that it may read.
+        Facts of the rule that it may use.
     name
-        What errors call it.
+        Name of the function in errors.
 
     Returns
     -------
     node, rule
-        Names of the facts of each that it reads.
+        Names of the node's and of the rule's facts that it uses.
 
     Raises
     ------
     ValueError
-        If it reads what is no fact.
+        If it uses an unknown fact.
     TypeError
-        If it cannot be traced, or its value is no number.
+        If it cannot be traced, or its value is not a number.
 
     Examples
     --------
@@ -528,7 +527,7 @@ def facts_read(
             noted.append(_Noted("rule", rule))
         value = function(*noted)
         if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray | jax.Array):
-            raise TypeError(f"{name} must give a number at every node; got {value!r}.")
+            raise TypeError(f"{name} must return a number at every node; got {value!r}.")
         return value
 
     try:
@@ -537,8 +536,8 @@ def facts_read(
         raise ValueError(f"{name}: {error}") from error
     except _UNTRACEABLE as error:
         raise TypeError(
-            f"{name} must be written in jax.numpy, since it is traced: jnp.where in place of if, "
-            f"and no functions of NumPy or math."
+            f"{name} must be written in jax.numpy, because it is traced: use jnp.where instead of "
+            "if, and no functions of NumPy or math."
         ) from error
     reads = [frozenset(each._read) - {"has_rule"} for each in noted]
     return reads[0], reads[1] if rule_facts is not None else frozenset()

@@ -1,9 +1,9 @@
 """Hard trees as plain arrays with batch axes.
 
-A batch of trees is a handful of arrays of one capacity, so routing rows through one tree or through
-a hundred thousand is one compiled call. Slot 0 is the root and every child lies in a later slot
-than its parent. A row goes left where its value is below the threshold; where the value is missing
-it goes to the side that the rule names.
+A batch of trees is a few arrays of one capacity, so routing rows through one tree or through a
+hundred thousand is one compiled call. Slot 0 is the root and every child is in a later slot than
+its parent. A row goes left if its value is below the threshold; if the value is missing, the rule
+names the side.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from jax import lax
 from bdtppl.models.data.splits import Split
 
 _SPLIT = ("feature", "threshold", "left", "right")  # keys that a split must have
-_EMPTY_SLOT = {  # what an array of each name holds in an unused slot
+_EMPTY_SLOT = {  # value of each array in an unused slot
     "feature": np.int32(-1),
     "threshold": np.float64(np.nan),
     "missing_left": np.False_,
@@ -43,7 +43,7 @@ class Tree:
     left, right
         int32 [..., k]; slots of the children, 0 in leaves and unused slots.
     num_nodes
-        int32 [...]; slots in use, from 0 on.
+        int32 [...]; slots in use, starting at 0.
     """
 
     feature: np.ndarray
@@ -74,17 +74,17 @@ class Tree:
         return Split(self.feature, self.threshold, self.missing_left)
 
     def split(self, *at: Any) -> Split:
-        """Take the splits of some slots, by their indices along each axis."""
+        """Return the splits of some slots, by their indices along each axis."""
         return Split(*(array[at] for array in self.splits))
 
     @property
     def is_used(self) -> np.ndarray:
-        """Slots that hold a node, bool [..., k]."""
+        """Slots with a node, bool [..., k]."""
         return np.arange(self.capacity) < self.num_nodes[..., None]
 
     @property
     def is_leaf(self) -> np.ndarray:
-        """Slots that hold a leaf, bool [..., k]."""
+        """Slots with a leaf, bool [..., k]."""
         return self.is_used & (self.feature < 0)
 
     @property
@@ -94,7 +94,7 @@ class Tree:
         depth = np.zeros(flat.feature.shape, np.int32)
         tree = np.arange(len(depth))
         slot, level = np.zeros_like(tree), 0
-        while len(slot):  # a level at a time
+        while len(slot):  # one level at a time
             depth[tree, slot] = level
             splits = flat.feature[tree, slot] >= 0
             tree, slot = tree[splits], slot[splits]
@@ -111,7 +111,7 @@ class Tree:
     def preorder(self) -> np.ndarray:
         """Slots in depth-first order, left before right, int [..., k]; unused slots come last.
 
-        Two trees of other slots are the same if their arrays agree when they are taken so.
+        Two trees with different slots are the same if their arrays agree in this order.
         """
         flat = self.reshape(-1)
         size, rank = (np.where(flat.is_used, value, 0) for value in (1, 0))
@@ -189,8 +189,8 @@ class Tree:
     def from_nested(cls, nested: dict, capacity: int | None = None) -> "Tree":
         """Build one tree from nested dictionaries.
 
-        A split is ``{"feature": int, "threshold": float, "left": ..., "right": ...}`` and, where it
-        matters, ``"missing_left": bool``; ``{}`` is a leaf.
+        A split is ``{"feature": int, "threshold": float, "left": ..., "right": ...}`` and,
+        optionally, ``"missing_left": bool``; ``{}`` is a leaf.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Tree:
 
     @classmethod
     def from_sklearn(cls, fitted: Any) -> "Tree":
-        """Take over the splits of a fitted decision tree of scikit-learn.
+        """Convert the splits of a fitted decision tree of scikit-learn.
 
         Its rules send value <= threshold to the left, ours value < threshold, so thresholds are
         the next larger numbers. (Its values are rounded to single precision, ours are not.)
@@ -241,7 +241,7 @@ class Tree:
         """
         nodes = getattr(fitted, "tree_", None)
         if nodes is None:
-            raise TypeError(f"A fitted decision tree is needed; got {type(fitted).__name__}.")
+            raise TypeError(f"fitted must be a fitted decision tree; got {type(fitted).__name__}.")
         is_split = nodes.children_left >= 0
         return cls(
             feature=np.where(is_split, nodes.feature, -1).astype(np.int32),
@@ -253,7 +253,7 @@ class Tree:
         )
 
     def to_nested(self) -> dict:
-        """Nested dictionaries of one tree, with JSON types alone (see `from_nested`)."""
+        """Convert one tree to nested dictionaries of JSON types (see `from_nested`)."""
         self._require_single()
 
         def node(slot: int) -> dict:
@@ -274,14 +274,14 @@ class Tree:
         design: Any = None,
         schema: Any = None,
     ) -> str:
-        """Print one tree as indented rules.
+        """Write one tree as indented rules.
 
         Parameters
         ----------
         names
             Feature names.
         leaf_text
-            What to print at each slot that is a leaf, [k].
+            Text for each slot that is a leaf, [k].
         show_missing, design, schema
             See `bdtppl.models.data.splits.Split.text`.
 
@@ -313,7 +313,7 @@ class Tree:
         return "\n".join(lines)
 
     def condition(self, slot: int, is_left: bool, names: Sequence[str], **shown: Any) -> str:
-        """Say what sends a row from a slot of one tree to its left or right child.
+        """Describe which rows go from a slot of one tree to its left or right child.
 
         Parameters
         ----------
@@ -328,18 +328,18 @@ class Tree:
 
     def _require_single(self) -> None:
         if self.batch_shape:
-            raise ValueError(f"One tree is needed; this is a batch of shape {self.batch_shape}.")
+            raise ValueError(f"One tree is needed; got a batch of shape {self.batch_shape}.")
 
 
 def _require_node(node: Any) -> None:
-    """Refuse what is neither a split nor a leaf as `Tree.from_nested` reads them."""
+    """Raise unless a dictionary is a split or a leaf in the format of `Tree.from_nested`."""
     if not isinstance(node, Mapping):
-        raise ValueError(f"A node must be a dictionary, a leaf's being {{}}; got {node!r}.")
+        raise ValueError(f"A node must be a dictionary, {{}} for a leaf; got {node!r}.")
     if not node:
         return
     for key in node:
         if key not in (*_SPLIT, "missing_left"):
-            raise ValueError(f"A split has {', '.join(_SPLIT)} and missing_left; got {key!r}.")
+            raise ValueError(f"A split has keys {', '.join(_SPLIT)} and missing_left; got {key!r}.")
     for key in _SPLIT:
         if key not in node:
             raise ValueError(f"A split needs {key!r}; got only {', '.join(node)}.")
@@ -378,7 +378,7 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
     with jax.enable_x64(True):
         for start in range(0, num_trees, chunk):
             part = flat[start : start + chunk]
-            # Pad to a few sizes, so that predicting another number of rows compiles nothing.
+            # Pad to a few sizes, so that predicting another number of rows needs no compilation.
             padding = -len(part.num_nodes) % _padding(len(part.num_nodes))
             arrays = [
                 np.pad(a, ((0, padding), (0, -trees.capacity % 16)))
@@ -397,7 +397,7 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
 
 
 def _padding(length: int) -> int:
-    """Granularity that leaves at most an eighth of padding and few distinct sizes."""
+    """Return the granularity with at most an eighth of padding and few distinct sizes."""
     return max(16, (1 << max(length - 1, 0).bit_length()) // 8)
 
 

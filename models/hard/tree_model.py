@@ -1,4 +1,4 @@
-"""The model of hard trees that every inference over them takes."""
+"""The model of hard trees for all inferences over them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +26,8 @@ class TreeModel:
     leaf
         Leaf family.
     constraints
-        Limits of the trees. Rules that a function refuses or that weigh 0 are kept as `refused`
-        (see `bdtppl.models.priors.excluding`).
+        Limits of the trees. Rules that a function excludes or that have weight 0 are stored as
+        `refused` (see `bdtppl.models.priors.excluding`).
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Shapes of soft trees: full binary trees whose splits have neither feature nor threshold yet.
+"""Topologies of soft trees: full binary trees whose splits have no feature or threshold yet.
 
 A topology is written as the codes of its nodes in preorder (a node, its left subtree, its right
 subtree), 1 for a split and 0 for a leaf: ``"10100"`` splits the root and its right child. No two
-topologies have one code, and no code is the beginning of another. Splits and leaves are numbered in
+topologies have the same code, and no code is a prefix of another. Splits and leaves are numbered in
 this order.
 
 References
@@ -33,7 +33,7 @@ class Topology:
     Attributes
     ----------
     code
-        Preorder code, the shape's one name.
+        Preorder code, which identifies the shape.
 
     Raises
     ------
@@ -54,10 +54,10 @@ class Topology:
     def __post_init__(self):
         if not isinstance(self.code, str) or set(self.code) - {"0", "1"}:
             raise ValueError(f"code must be a string of 0 and 1; got {self.code!r}.")
-        waiting = 1  # nodes that are still to come
+        waiting = 1  # open nodes
         for place, node in enumerate(self.code):
             if not waiting:
-                raise ValueError(f"code {self.code!r} goes on after the tree's end, at {place}.")
+                raise ValueError(f"code {self.code!r} continues after the tree's end, at {place}.")
             waiting += 1 if node == "1" else -1
         if waiting:
             raise ValueError(f"code {self.code!r} ends before the tree does.")
@@ -74,7 +74,7 @@ class Topology:
 
     @cached_property
     def _spans(self) -> tuple[tuple[int, int], ...]:
-        """End of each node's subtree, and its depth, in preorder."""
+        """Return the end of each node's subtree, and its depth, in preorder."""
         ends, depths = [0] * len(self.code), [0] * len(self.code)
         for start in reversed(range(len(self.code))):
             is_split = self.code[start] == "1"
@@ -86,7 +86,7 @@ class Topology:
 
     @property
     def children(self) -> tuple["Topology", "Topology"]:
-        """Subtrees left and right of the root, which must be a split."""
+        """Return the subtrees left and right of the root, which must be a split."""
         middle = self._spans[1][0]
         return Topology(self.code[1:middle]), Topology(self.code[middle:])
 
@@ -123,7 +123,7 @@ class Topology:
 
     @property
     def mirrored(self) -> "Topology":
-        """The shape with left and right exchanged at every split."""
+        """Return the shape with left and right exchanged at every split."""
         if self.code == "0":
             return self
         left, right = self.children
@@ -131,10 +131,10 @@ class Topology:
 
     @cached_property
     def unordered_code(self) -> str:
-        """The greatest code among all shapes that differ by exchanges of left and right alone.
+        """Return the greatest code among all shapes that differ by exchanges of sides.
 
-        These shapes are models of their own (directions of soft splits lie on the simplex, so they
-        cannot be turned round), whose partitions of the inputs by hard splits are the same.
+        These shapes are separate models (directions of soft splits are on the simplex, so they
+        cannot be reversed), but with hard splits they have the same partitions of the inputs.
         """
         if self.code == "0":
             return self.code
@@ -157,15 +157,15 @@ class Topology:
 def neighbours(
     topology: Topology, *, moves: Mapping[str, float] = DEFAULT_MOVES, max_splits: int | None = None
 ) -> dict[Topology, float]:
-    """List where a step of the random walk over topologies leads, with probabilities.
+    """List the next states of the random walk over topologies, with probabilities.
 
-    A step grows a uniform leaf, prunes a uniform split of two leaves, or stays. Moves that cannot
-    be made (the leaf alone has nothing to prune) are left out, and the others renormalised.
+    A step grows a uniform leaf, prunes a uniform split of two leaves, or stays. Impossible moves (a
+    single leaf has nothing to prune) are excluded, and the others renormalised.
 
     Parameters
     ----------
     topology
-        Where the walk is.
+        State of the walk.
     moves
         Relative probabilities of "grow", "prune" and "stay".
     max_splits
@@ -174,7 +174,7 @@ def neighbours(
     Raises
     ------
     ValueError
-        If a move is unknown, a probability is negative, or none can be made.
+        If a move is unknown, a probability is negative, or no move is possible.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def neighbours(
     """
     for name, weight in moves.items():
         if name not in DEFAULT_MOVES:
-            raise ValueError(f"moves names {name!r}; there are {', '.join(DEFAULT_MOVES)}.")
+            raise ValueError(f"moves must name some of {', '.join(DEFAULT_MOVES)}; got {name!r}.")
         if not weight >= 0:
             raise ValueError(f"moves must have probabilities of at least 0; got {dict(moves)!r}.")
     may_grow = max_splits is None or topology.num_splits < max_splits
@@ -199,7 +199,7 @@ def neighbours(
     total = sum(moves.get(name, 0) for name, own in ways.items() if own)
     if not total > 0:
         raise ValueError(f"No move of {dict(moves)!r} can be made from {topology.code!r}.")
-    shares = {  # no shape comes about in two ways
+    shares = {  # each shape is generated once
         shape: moves.get(name, 0) / total / len(shapes)
         for name, shapes in ways.items()
         for shape in shapes
@@ -215,7 +215,7 @@ def require_max_splits(value: Any) -> None:
 
 
 def topologies(num_splits: int) -> list[Topology]:
-    """List all shapes with so many splits, in the order of their codes.
+    """List all shapes with a number of splits, in the order of their codes.
 
     Examples
     --------
@@ -234,10 +234,10 @@ def topologies(num_splits: int) -> list[Topology]:
 
 @dataclass(frozen=True)
 class TopologyPrior:
-    """A node splits with probability alpha (1 + depth)^(-beta) (equation 6).
+    """Split probability alpha (1 + depth)^(-beta) at each node (equation 6).
 
-    Unlike `bdtppl.models.priors.DepthDecay` it knows neither features nor cuts, and no data: it is
-    a law of shapes alone, whose probabilities add up to 1 (but for trees that do not end, if beta
+    Unlike `bdtppl.models.priors.DepthDecay` it does not depend on features, cuts or data. It is a
+    distribution of shapes alone, whose probabilities sum to 1 (except for infinite trees, if beta
     is 0 and alpha above 1/2).
 
     Attributes
@@ -258,21 +258,21 @@ class TopologyPrior:
     beta: float = 1.0
 
     def __post_init__(self):
-        require(lambda a: (a > 0) & (a < 1), "alpha must lie in (0, 1); got {}.", self.alpha)
+        require(lambda a: (a > 0) & (a < 1), "alpha must be in (0, 1); got {}.", self.alpha)
         require(lambda b: b >= 0, "beta must be at least 0; got {}.", self.beta)
 
     def split_probability(self, depth: np.ndarray | int) -> np.ndarray:
-        """Probability that a node splits, float64 of the depth's shape."""
+        """Return the probability that a node splits, float64 of the depth's shape."""
         return np.asarray(self.alpha * (1.0 + np.asarray(depth)) ** -self.beta)
 
     def log_prob(self, topology: Topology) -> float:
-        """Log probability of a shape."""
+        """Return the log probability of a shape."""
         splits = self.split_probability(topology.split_depths)
         leaves = self.split_probability(topology.leaf_depths)
         return float(np.log(splits).sum() + np.log1p(-leaves).sum())
 
     def log_mass(self, max_splits: int | None = None, *, with_leaf: bool = True) -> float:
-        """Log probability that a shape is among those that are allowed.
+        """Return the log probability that a shape is allowed.
 
         Parameters
         ----------
@@ -292,7 +292,8 @@ class TopologyPrior:
         if max_splits is None:
             return float(np.log1p(-leaf))
         splits = self.split_probability(np.arange(max_splits + 1))
-        # Of subtrees at a depth: probabilities [k] of k splits, as many as the tree has left.
+        # Probabilities [k] of k splits in subtrees at a depth, up to the remaining number of
+        # splits.
         mass = np.ones(0)
         for left, split in enumerate(splits[::-1]):
             below = np.convolve(mass, mass)[:left] if left else mass
@@ -300,19 +301,19 @@ class TopologyPrior:
         return float(np.log(mass.sum() - leaf))
 
     def sample(self, rng: np.random.Generator, *, max_splits: int | None = None) -> Topology:
-        """Draw a shape; one with more than ``max_splits`` splits is drawn anew.
+        """Draw a shape; reject those with more than ``max_splits`` splits.
 
         Raises
         ------
         ValueError
-            If there is no such limit, and the tree has 10,000 splits and does not end.
+            If there is no such limit, and the tree reaches 10,000 splits.
         """
         while True:
             code, waiting, splits = "", [0], 0
             while waiting and (max_splits is None or splits <= max_splits):
                 if splits > _ENDLESS:
                     raise ValueError(
-                        f"Trees of {self!r} hardly end: give max_splits, or raise beta."
+                        f"Trees of {self!r} hardly end: set max_splits, or raise beta."
                     )
                 depth = waiting.pop()
                 is_split = bool(rng.random() < self.split_probability(depth))

@@ -1,15 +1,16 @@
-"""Soft trees as NumPyro models: rows go down both sides of every split, with probabilities.
+"""Soft trees as NumPyro models: rows go to both sides of every split, with probabilities.
 
 A split j has a direction Delta_j on the simplex over the d inputs (HMC-DFI) or one chosen input
 (HMC-DF), and a threshold tau_j. Inputs are scaled to [0, 1]. A row x goes left with probability
 
     psi_j(x) = logistic((tau_j - x Delta_j) / h),
 
-so that left is x < tau as in hard trees; equation 4 of the paper is the mirror image. It reaches a
-leaf with the product of the probabilities along the path (equation 5). The sharpness h is given.
+so that left is x < tau as in hard trees; equation 4 of the paper is the mirror image. The row
+reaches a leaf with the product of the probabilities along the path (equation 5). The sharpness h is
+fixed.
 
-Shapes of arrays depend on the number of splits n alone: the topology enters as the matrix of paths
-(`Topology.paths`), so code that is compiled once serves all topologies of a size.
+Shapes of arrays depend on the number of splits n alone: the topology is given as the matrix of
+paths (`Topology.paths`), so code is compiled once for all topologies of a size.
 
 References
 ----------
@@ -37,7 +38,7 @@ LikelihoodName = Literal["compound", "mixture"]
 def leaf_probabilities(
     paths: Any, x: jax.Array, direction: jax.Array, threshold: jax.Array, sharpness: Any
 ) -> jax.Array:
-    """Probability that each row reaches each leaf.
+    """Return the probability that each row reaches each leaf.
 
     Parameters
     ----------
@@ -46,31 +47,31 @@ def leaf_probabilities(
     x
         float [N, d]; rows of inputs.
     direction
-        float [n, d] on the simplex; or int [n], the inputs that splits look at.
+        float [n, d] on the simplex; or int [n], the inputs of the splits.
     threshold
         float [n].
     sharpness
-        h, above 0: the smaller, the harder the splits.
+        h, above 0; smaller values give harder splits.
 
     Returns
     -------
     jax.Array
-        float [n + 1, N]; columns add up to 1.
+        float [n + 1, N]; columns sum to 1.
     """
     if jnp.issubdtype(direction.dtype, jnp.integer):
         looked_at = jnp.asarray(x).T[direction]
     else:
-        # Else XLA takes the transposition into the product, and then goes through x by columns.
+        # Otherwise XLA moves the transposition into the product, and then reads x by columns.
         looked_at = _along(direction, lax.optimization_barrier(jnp.asarray(x).T))
     return _products(paths, (threshold[:, None] - looked_at) / sharpness)
 
 
 @jax.custom_vjp
 def _over_rows(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Multiply [k, N] by [m, N] row by row, and add up; float [k, m].
+    """Multiply [k, N] by [m, N] row by row, and sum; float [k, m].
 
-    On CPUs by matrices times vectors: XLA makes these work of vectors; a product of matrices whose
-    sums are long it does not.
+    CPUs use matrix-vector products, which XLA vectorises; it does not vectorise matrix products
+    with long sums.
     """
 
     def one_by_one(one, other):
@@ -114,15 +115,15 @@ _along.defvjp(_keep_along, _pull_back_along)
 
 @jax.custom_vjp
 def _products(paths: Any, distance: jax.Array) -> jax.Array:
-    """Multiply the probabilities of the ways [n, N] to each leaf; float [n + 1, N]."""
+    """Multiply the probabilities of the branches [n, N] to each leaf; float [n + 1, N]."""
     return _reach(paths, jax.nn.sigmoid(distance))
 
 
 def _reach(paths: Any, left: jax.Array) -> jax.Array:
     way = jnp.asarray(paths, left.dtype)[..., None]
     reached = jnp.ones((len(paths), left.shape[1]), left.dtype)
-    for j in range(paths.shape[1]):  # products of few factors: no logarithm is needed
-        # This is left, 1 - left or 1, four times as fast (with its gradient) as a choice of them.
+    for j in range(paths.shape[1]):  # products of few factors need no logarithm
+        # This is left, 1 - left or 1, four times as fast (with its gradient) as a selection.
         reached *= (way[:, j] <= 0) + way[:, j] * left[j][None]
     return reached
 
@@ -134,10 +135,10 @@ def _keep_products(paths: Any, distance: jax.Array) -> tuple[jax.Array, tuple]:
 
 
 def _pull_back_products(kept: tuple, cotangent: jax.Array) -> tuple[None, jax.Array]:
-    """Differentiate their logarithms: no product is taken twice, and none is divided by.
+    """Differentiate their logarithms, without repeated products or divisions.
 
-    The logarithm of left changes by 1 - left, that of 1 - left by -left. All splits at once, leaf
-    by leaf, this is one pass over the rows; XLA finds several in what JAX makes of a product rule.
+    The logarithm of left changes by 1 - left, that of 1 - left by -left. Leaf by leaf, with all
+    splits at once, this is one pass over the rows; JAX's product rule needs several.
     """
     paths, left, reached = kept
     way = jnp.asarray(paths, left.dtype)[..., None]
@@ -150,32 +151,32 @@ _products.defvjp(_keep_products, _pull_back_products)
 
 
 def _is_positive(value: Any) -> Any:
-    """Whether a number is positive and finite."""
+    """Return whether a number is positive and finite."""
     return (value > 0) & (value < np.inf)
 
 
 def _is_row(values: Any) -> bool:
-    """Whether these are numbers in a row; inside a trace, tuples cannot become arrays."""
+    """Return whether these are numbers in a row; inside a trace, tuples cannot become arrays."""
     return isinstance(values, tuple | list) or np.ndim(values) == 1
 
 
 def _observe(law: Any, y: Any, no_target: Any, power: Any) -> None:
-    """Take targets [N] of a law into account, those that are known; draw them if there are none."""
+    """Condition a distribution on targets [N], where known; draw them if there are none."""
     if y is None:
         numpyro.sample("y", law)
         return
     y = jnp.asarray(y)
     is_known = (y == y) & (y != no_target)  # NaN is not itself
     with numpyro.handlers.scale(scale=power), numpyro.handlers.mask(mask=is_known):
-        numpyro.sample("y", law, obs=jnp.where(is_known, y, 0))  # NaN would be in the gradient
+        numpyro.sample("y", law, obs=jnp.where(is_known, y, 0))  # the gradient would be NaN
 
 
 @pytree_dataclass
 class _Splits:
-    """Priors of the splits, which regression and classification share.
+    """Priors of the splits, shared by regression and classification.
 
-    The prior of a direction is Dirichlet(``input_concentration``) over the inputs, one number for
-    all or an array of one for each; that of a threshold is Beta(``threshold_shapes``).
+    Directions have the prior Dirichlet(``input_concentration``) over the inputs, with one number
+    for all or an array; thresholds have the prior Beta(``threshold_shapes``).
     """
 
     input_concentration: Number = 1.0
@@ -201,14 +202,14 @@ class _Splits:
         return drawn
 
     def _reached(self, paths, x, sharpness, inputs) -> jax.Array:
-        """Sample the splits and send the rows down, [n + 1, N]."""
+        """Sample the splits and route the rows, [n + 1, N]."""
         num_splits, num_inputs = paths.shape[1], x.shape[1]
         if num_splits == 0:
             return jnp.ones((1, len(x)))
         if inputs is None:
             concentration = self.input_concentration * jnp.ones(num_inputs)
             prior = dist.Dirichlet(concentration).expand([num_splits]).to_event(1)
-            # A simplex of one corner has no coordinates to sample.
+            # A one-dimensional simplex has no coordinates to sample.
             inputs = (
                 jnp.ones((num_splits, 1)) if num_inputs == 1 else numpyro.sample("direction", prior)
             )
@@ -220,7 +221,7 @@ class _Splits:
 
 @pytree_dataclass
 class SoftRegression(_Splits):
-    """Normal targets around a mean that leaves share by their probabilities (equation 9).
+    """Normal targets with means weighted by leaf probabilities (equation 9).
 
     Attributes
     ----------
@@ -229,13 +230,13 @@ class SoftRegression(_Splits):
     noise_shape, noise_scale
         Inverse-gamma prior of the noise.
     noise_on
-        Whether that prior is of the variance sigma^2 or of the standard deviation sigma. The
-        paper's text has the first, its program the second.
+        Whether that prior is on the variance sigma^2 or on the standard deviation sigma. The
+        paper's text uses the first, its program the second.
     by_leaf
-        One variance per leaf; the variance of a row is the leaves' mean by their probabilities.
-        Otherwise one for all leaves, as in the paper.
+        Whether each leaf has its own variance; a row's variance is their mean by leaf
+        probabilities. Otherwise all leaves share one, as in the paper.
     degrees_of_freedom
-        Of Student-t noise, whose scale is then sigma; None for normal noise.
+        Degrees of freedom of Student-t noise, whose scale is then sigma; None for normal noise.
     """
 
     mean_loc: Number = 0.0
@@ -246,7 +247,7 @@ class SoftRegression(_Splits):
     by_leaf: bool = setting(default=False)
     degrees_of_freedom: Number | None = None
 
-    no_target: ClassVar[float] = np.nan  # of rows that say nothing
+    no_target: ClassVar[float] = np.nan  # for rows that carry no information
 
     def __post_init__(self):
         self._check_splits()
@@ -263,16 +264,16 @@ class SoftRegression(_Splits):
 
     @staticmethod
     def units_of(y: np.ndarray, weights: Any = None) -> tuple[float, float]:
-        """Mean and standard deviation of targets with weights; None for equal ones."""
+        """Return the mean and standard deviation of targets with weights; None for equal ones."""
         mean = np.average(y, weights=weights)
         return float(mean), float(np.sqrt(np.average((y - mean) ** 2, weights=weights)))
 
     @classmethod
     def scaled_to(cls, y: np.ndarray, weights: Any = None, **options: Any) -> "SoftRegression":
-        """Default priors on the scale of the targets, which may have weights.
+        """Return default priors on the scale of the targets, which may have weights.
 
-        Means of leaves spread like the targets, N(mean, sd), and the mean of the inverse of the
-        noise variance is that of noise of half the targets' standard deviation.
+        Means of leaves have the distribution N(mean, sd) of the targets, and the mean of the
+        inverse noise variance corresponds to noise of half the targets' standard deviation.
         """
         y = np.asarray(y, np.float64)
         middle, spread = cls.units_of(y, weights)
@@ -284,7 +285,7 @@ class SoftRegression(_Splits):
 
     @property
     def noise_power(self) -> int:
-        """Power of the targets' unit that the noise is in."""
+        """Return the power of the targets' unit in which the noise is measured."""
         return 2 if self.noise_on == "variance" else 1
 
     def standardised(self, loc: float, scale: float) -> "SoftRegression":
@@ -297,7 +298,7 @@ class SoftRegression(_Splits):
         )
 
     def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0, weights=1.0) -> None:
-        """Run the model in NumPyro's sense.
+        """Run the model as a NumPyro model.
 
         Sites are "direction" [n, d] (unless inputs are given or there is but one), "threshold" [n],
         "mean" [n + 1] and "noise" [] or [n + 1].
@@ -307,9 +308,9 @@ class SoftRegression(_Splits):
         paths, x, sharpness
             See `leaf_probabilities`.
         y
-            float [N]; NaN where a row has no target, which says nothing then. None to draw targets.
+            float [N]; NaN if a row has no target, which is then ignored. None to draw targets.
         inputs
-            int [n]; inputs that splits look at, for hard choices of inputs (HMC-DF).
+            int [n]; inputs of the splits, for hard choices of inputs (HMC-DF).
         power
             Power of the likelihood.
         weights
@@ -333,7 +334,7 @@ class SoftRegression(_Splits):
         *,
         hard_inputs: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Draw all sites from the prior by NumPy: to compile JAX's samplers takes seconds.
+        """Draw all sites from the prior with NumPy, because compiling JAX's samplers takes seconds.
 
         Parameters
         ----------
@@ -359,7 +360,7 @@ class SoftRegression(_Splits):
         return drawn
 
     def target(self, reached: jax.Array, mean: jax.Array, noise: jax.Array) -> dist.Distribution:
-        """Law of the targets [N] given probabilities of leaves [n + 1, N], means and noise."""
+        """Return the distribution of targets [N], given leaf probabilities, means and noise."""
         variance = noise if self.noise_on == "variance" else noise**2
         variance = variance @ reached if self.by_leaf else variance
         if self.degrees_of_freedom is None:
@@ -377,16 +378,16 @@ class SoftClassification(_Splits):
         float [C]; Dirichlet prior of the class probabilities in each leaf.
     likelihood
         "compound": probabilities integrated out of each leaf by equation 8, with its normaliser
-        Gamma(A) / prod Gamma(alpha_c); counts are sums of probabilities of leaves. These do not
-        add up to 1 over all labels, so their evidence cannot be compared with that of other models.
-        "mixture": probabilities theta [n + 1, C] are sampled, and a row's class has probability
-        sum_k phi_k theta_k: a law of the labels.
+        Gamma(A) / prod Gamma(alpha_c); counts are sums of probabilities of leaves. This likelihood
+        does not sum to 1 over all labels, so its evidence cannot be compared with that of other
+        models. "mixture": probabilities theta [n + 1, C] are sampled, and a row's class has
+        probability sum_k phi_k theta_k, a distribution of the labels.
     """
 
     concentration: Any = (1.0, 1.0)
     likelihood: LikelihoodName = setting(default="compound")
 
-    no_target: ClassVar[int] = -1  # of rows that say nothing
+    no_target: ClassVar[int] = -1  # for rows that carry no information
 
     def __post_init__(self):
         self._check_splits()
@@ -403,21 +404,21 @@ class SoftClassification(_Splits):
             )
 
     def __call__(self, paths, x, y, sharpness, *, inputs=None, power=1.0, weights=1.0) -> None:
-        """Run the model in NumPyro's sense; y are class indices [N], -1 where there is no target.
+        """Run the model as a NumPyro model; y are class indices [N], -1 if there is no target.
 
         Sites are "direction" and "threshold" as in `SoftRegression`, and for the mixture "classes"
-        [n + 1, C]. With None for y the mixture draws classes.
+        [n + 1, C]. If y is None, the mixture draws classes.
 
         Raises
         ------
         ValueError
-            If there is no y for the compound, which is no law of classes.
+            If y is None for the compound likelihood, which is not a distribution of classes.
         """
         reached = self._reached(paths, x, sharpness, inputs)
         concentration = jnp.asarray(self.concentration)
         if self.likelihood == "compound":
             if y is None:
-                raise ValueError("The compound likelihood is no law of classes: none can be drawn.")
+                raise ValueError("The compound likelihood is no distribution: it cannot draw.")
             with numpyro.handlers.scale(scale=power):
                 numpyro.factor("y", self.log_compound(reached, y, weights))
             return
@@ -442,14 +443,14 @@ class SoftClassification(_Splits):
         return drawn
 
     def counts(self, reached: jax.Array, y: jax.Array, weights: Any = 1.0) -> jax.Array:
-        """Sum probabilities of leaves, times the weights of rows, by class, float [n + 1, C]."""
+        """Sum leaf probabilities, times the weights of rows, by class, float [n + 1, C]."""
         is_class = jax.nn.one_hot(y, len(self.concentration), dtype=reached.dtype, axis=0)
         if np.ndim(weights):
             is_class *= jnp.asarray(weights, reached.dtype)[None]
         return _over_rows(reached, is_class)
 
     def log_compound(self, reached: jax.Array, y: jax.Array, weights: Any = 1.0) -> jax.Array:
-        """Log of equation 8, where rows count as often as their weights say."""
+        """Return the log of equation 8, with rows counted by their weights."""
         alpha, counts = jnp.asarray(self.concentration), self.counts(reached, y, weights)
         of_classes = (gammaln(counts + alpha[None]) - gammaln(alpha)[None]).sum(axis=1)
         of_leaf = gammaln(alpha.sum()) - gammaln(counts.sum(axis=1) + alpha.sum())

@@ -14,7 +14,7 @@ from bdtppl.models.soft.tree import leaf_probabilities
 
 @pytree_dataclass
 class SoftTrees:
-    """A batch [...] of soft trees on d inputs, of at most n splits; zeros where a tree has less.
+    """A batch [...] of soft trees on d inputs, of at most n splits; zeros if a tree has fewer.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class SoftTrees:
     is_leaf
         bool [..., n + 1].
     direction
-        float64 [..., n, d] on the simplex; a corner of it where a split looks at one input.
+        float64 [..., n, d] on the simplex; a corner of it if a split uses one input.
     threshold
         float64 [..., n].
     leaves
@@ -62,7 +62,7 @@ class SoftTrees:
         batch = self.threshold.ndim - 1
 
         def grown(values: Any, axes: dict[int, int]) -> np.ndarray:
-            """Lengthen axes behind the batch's by some zeros."""
+            """Pad axes after the batch's with zeros."""
             more = [(0, axes.get(axis - batch, 0)) for axis in range(values.ndim)]
             return np.pad(values, more)
 
@@ -79,7 +79,7 @@ class SoftTrees:
         return jax.tree.map(lambda array: array[index], self)
 
     def reached(self, x: jax.Array, sharpness: Any) -> jax.Array:
-        """Probability that rows [m, d] reach the leaves of a single tree, float [n + 1, m]."""
+        """Return the probability of rows [m, d] at the leaves of one tree, float [n + 1, m]."""
         direction, threshold = jnp.asarray(self.direction), jnp.asarray(self.threshold)
         reached = leaf_probabilities(self.paths, x, direction, threshold, sharpness)
         return jnp.where(self.is_leaf[:, None], reached, 0.0)

@@ -1,11 +1,11 @@
-"""Bounds of what the subtrees below a set of cells are worth, before its rules are known.
+"""Bounds on the total weight of the subtrees below a set of cells, before its rules are known.
 
 A subtree's worth is the product of its prior weights and of the marginal likelihoods of its leaves.
-Upper bounds give every class of labels, or what corresponds to that, a leaf of its own
-(`bdtppl.models.leaf.Leaf.log_marginal_bound`), and charge the prior weight of the splits that
-this takes at least. Sullivan, Tiwari and Thrun 2024 (MAPTree) bound the best tree by a perfect
-split that costs nothing; here the split is charged, and its rule shares its weight with those that
-tell two cells of the set apart. The sum over subtrees is bounded by the prior mass of all of them.
+Upper bounds give every class of labels (or the equivalent for other targets) its own leaf
+(`bdtppl.models.leaf.Leaf.log_marginal_bound`), and charge the prior weight of the splits that this
+needs at least. Sullivan, Tiwari and Thrun 2024 (MAPTree) bound the best tree by a perfect split
+that costs nothing. Here the split is charged, and its rule shares its weight with those that
+separate two cells of the set. The sum over subtrees is bounded by the prior mass of all of them.
 """
 
 from typing import NamedTuple
@@ -28,23 +28,24 @@ class WeightTables(NamedTuple):
     Attributes
     ----------
     stop_alone
-        float64 [L]; log weight of stopping where there is no rule.
+        float64 [L]; log weight of stopping if there is no rule.
     stop_least, stop_most
-        float64 [L]; of stopping where there may be one.
+        float64 [L]; log weight of stopping if there may be one.
     rule_most
-        float64 [L]; of one rule.
+        float64 [L]; log weight of one rule.
     below
-        float64 [L]; most that any subtree of at least two cells weighs.
+        float64 [L]; greatest log weight of any subtree of at least two cells.
     split_most
-        float64 [L]; of all rules of a set of cells together, with all subtrees below them.
+        float64 [L]; log weight of all rules of a set of cells together, with all subtrees below
+        them.
     mass
-        float64 [C + 1]; to be added to it, by the number of cells.
+        float64 [C + 1]; term added to it, by the number of cells.
     log_number
         float64; logs of 1, 1, 2, 3, ...
     last_level
         Level at which trees must stop.
     log_least
-        Log of the fewest rules of a set that holds two classes, if rules share weights.
+        Log of the fewest rules of a set with two classes, if rules share weights.
     """
 
     stop_alone: np.ndarray
@@ -70,21 +71,21 @@ def weight_tables(
     TypeError
         If the prior has no bounds.
     ValueError
-        If a rule may weigh more than 1.
+        If a rule may have a weight above 1.
     """
     depth = np.arange(float(MOST_LEVELS))
     bounds = weight_bounds(prior, depth)
     if not (bounds.rule_most <= 1e-12).all():
         raise ValueError(
-            f"A search needs a prior under which no rule weighs more than 1; got "
-            f"{type(prior).__name__} with a log weight of {bounds.rule_most.max():.3g}."
+            f"A search needs a prior with rule weights of at most 1; got {type(prior).__name__} "
+            f"with a log weight of {bounds.rule_most.max():.3g}."
         )
     stop_alone = np.zeros(len(depth))
     if not prior.is_normalised:
         stop_alone += np.asarray(prior.log_stop(Node(depth, np.zeros(len(depth), bool))))
     if max(stop_alone.max(), np.max(bounds.stop_most)) > 1e-12:
         raise ValueError(
-            f"A search needs a prior under which stopping weighs at most 1; got "
+            "A search needs a prior with weights of stopping of at most 1; got "
             f"{type(prior).__name__}."
         )
     has_rule = not (
@@ -97,7 +98,7 @@ def weight_tables(
     if not has_rule:
         stop_least = np.full(len(depth), -np.inf)
         stop_most = np.maximum(stop_most, stop_alone)
-    stop_most[-3:] = 0.0  # also of all levels further down
+    stop_most[-3:] = 0.0  # also of all deeper levels
     below = np.maximum(stop_most, bounds.rule_most)
     last_level = MOST_LEVELS + 1 if constraints.max_depth is None else int(constraints.max_depth)
     below[last_level:] = stop_alone[last_level:]
@@ -124,10 +125,11 @@ def weight_tables(
 
 
 def _log_mass(prior: TreePrior, cells: Cells, log_rule: float) -> np.ndarray:
-    """Bound the log number of rules and subtrees below them, each split weighed, by cells.
+    """Bound the log of the number of rules times the weights of subtrees below them, by cells.
 
-    With Z(m) the most that all trees of m cells weigh, and R(m) the most rules that m cells have,
-    Z(m) <= 1 + w R(m) max over a + b = m of Z(a) Z(b). Returned is the log of R(m) max Z(a) Z(b).
+    Let Z(m) be the greatest weight of all trees of m cells, and R(m) the most rules of m cells.
+    Then Z(m) <= 1 + w R(m) max over a + b = m of Z(a) Z(b). The result is the log of R(m) max Z(a)
+    Z(b).
     """
     num_cells = len(cells.size)
     sides = 1 + cells.has_missing
@@ -163,7 +165,7 @@ def _settle_mass(log_most, log_rule, tabled):
 def bound_set(
     level, num_cells, apart, is_mixed, score, score_of_two, score_most, tables, low, high
 ):
-    """Bound the log worth of the subtrees below a set: of the best one, and of all together.
+    """Bound the log weight of the subtrees below a set: of the best one, and of all together.
 
     Parameters
     ----------
@@ -172,9 +174,9 @@ def bound_set(
     num_cells
         Cells in it.
     apart
-        Features or rules that it has at least, if the prior shares weights among them.
+        Fewest features or rules that it has, if the prior shares weights among them.
     is_mixed
-        Whether no one rule parts its two classes.
+        Whether no single rule separates its two classes.
     score, score_of_two, score_most
         Log marginal of its rows; a bound of it for two leaves, if it is mixed; a bound for any
         number of leaves.
@@ -203,7 +205,7 @@ def bound_set(
     split = tables.rule_most[place] - log_number
     below = tables.below[place + 1] if num_cells > 2 else 0.0  # one of the children has two cells
     worth = below + (score_of_two if is_mixed else score_most)
-    if is_mixed:  # two leaves are not pure, and more leaves take a second split
+    if is_mixed:  # two leaves are not pure, and more leaves need a second split
         second = tables.rule_most[place + 1] - tables.log_least
         if num_cells > 3:  # one of the three leaves has two cells
             second += max(tables.below[place + 1], tables.below[place + 2])
@@ -229,14 +231,14 @@ def score_counts(statistics, each, total):
     Returns
     -------
     numpy.ndarray
-        float64 [3, m]: log marginal; its bound for two leaves that are not pure, where there are
-        two classes; its bound for any leaves, which gives each class one.
+        float64 [3, m]: log marginal; its bound for two leaves that are not pure, if there are two
+        classes; its bound for any leaves, which gives each class one.
 
     Notes
     -----
-    Of two leaves, moving a row of a class to the leaf in which its class is predicted more makes
-    all rows more probable, and so does going on. What comes last before two pure leaves, or one
-    leaf, is at most one row away.
+    Moving a row of a class between two leaves, to the one that predicts its class more, makes all
+    rows more probable, and so does repeating this. The last state before two pure leaves, or one
+    leaf, differs by one row.
     """
     number, classes = statistics.shape[0], len(each)
     scores = np.zeros((3, number))

@@ -1,8 +1,8 @@
-"""Find the rules of sets of cells, with what lies on their two sides.
+"""Find the rules of sets of cells, and the statistics of their two sides.
 
-Where statistics are counts, they are read off bit planes: bit k of the count of class c in every
-cell is a set of cells. A set of cells that is small against the number of codes is gone through
-cell by cell in place of code by code.
+Counts are summed by bit planes: bit k of the count of class c in every cell is a set of cells. A
+set of cells that is small relative to the number of codes is processed cell by cell instead of code
+by code.
 """
 
 from typing import NamedTuple
@@ -13,29 +13,30 @@ import numpy as np
 from bdtppl.models.arrays.bit_loops import leading_zeros, number_of_bits, trailing_zeros
 from bdtppl.models.arrays.bitsets import pack
 
-_CELLS_COMPARED = 8  # of each class, on each side of a rule
+_CELLS_COMPARED = 8  # cells of each class, on each side of a rule
 
 
 class CellFacts(NamedTuple):
-    """What is summed over cells; C cells, s statistics, W words, d usable features.
+    """Summands of cells; C cells, s statistics, W words, d usable features.
 
     Attributes
     ----------
     statistics
         float64 [C, s].
     planes
-        uint64 [s, b, W]; bit planes of the statistics, or [s, 0, W] where they are no counts.
+        uint64 [s, b, W]; bit planes of the statistics, or [s, 0, W] if they are not counts.
     codes
-        int32 [C, d]; codes of the usable features, -1 where missing.
+        int32 [C, d]; codes of the usable features, -1 if missing.
     thermometer
-        uint64 [C, T]; bit i is set where the cell lies above the i-th cut of all.
+        uint64 [C, T]; bit i is set if the cell is above the i-th cut of all.
     keys
-        uint64 [W, 8, 256]; random numbers, of which hashes of sets are made (see `hash_of`).
+        uint64 [W, 8, 256]; random numbers for hashes of sets (see `hash_of`).
     classes
-        uint64 [2, W]; cells that hold rows of the first and of the second of two classes; [0, W]
-        where there are not two, or any two cells need not have a rule.
+        uint64 [2, W]; cells with rows of the first and of the second of two classes; [0, W] if
+        there are not two, or any two cells may lack a rule.
     apart
-        What tells two cells apart: 0 nothing, 1 features in which they differ, 2 cuts between them.
+        Distinctions between cells that are counted: 0 none, 1 features in which they differ, 2 cuts
+        between them.
     hashes_all
         Whether sets on the two sides of every rule are hashed.
     counts_one
@@ -73,7 +74,7 @@ class FoundRules(NamedTuple):
     num_left
         int32 [p]; number of these cells.
     part
-        uint64 [p]; the same for rules that part their set alike.
+        uint64 [p]; equal for rules that split their set alike.
     """
 
     node: np.ndarray
@@ -87,22 +88,22 @@ class FoundRules(NamedTuple):
 
     @classmethod
     def room(cls, num_rules: int, num_statistics: int) -> "FoundRules":
-        """Room for so many rules."""
+        """Make room for a number of rules."""
         node, low, high, cut, num_left = (np.empty(num_rules, np.int32) for _ in range(5))
         left, part = np.empty((num_rules, num_statistics)), np.empty(num_rules, np.uint64)
         return cls(node, low, high, cut, np.empty(num_rules, bool), left, num_left, part)
 
     def take(self, index: slice | np.ndarray) -> "FoundRules":
-        """Keep some rules."""
+        """Select some rules."""
         return FoundRules(*(array[index] for array in self))
 
 
 def bit_planes(statistics: np.ndarray) -> np.ndarray:
-    """Make bit planes uint64 [s, b, W] of statistics [C, s]; b is 0 if they are no counts."""
+    """Make bit planes uint64 [s, b, W] of statistics [C, s]; b is 0 if they are not counts."""
     num_cells, num_statistics = statistics.shape
     is_count = ((statistics == np.rint(statistics)) & (statistics >= 0)).all()
     num_bits = int(statistics.max(initial=0)).bit_length() if is_count else 0
-    if num_bits > 6:  # more planes than going through the cells costs
+    if num_bits > 6:  # more planes cost more than summing over the cells
         num_bits = 0
     shape = num_statistics, num_bits, -(-num_cells // 64)
     if not num_bits:
@@ -115,9 +116,9 @@ def bit_planes(statistics: np.ndarray) -> np.ndarray:
 def hash_of(members, keys, start):
     """Hash a set of cells [W] by tables [W, 8, 256] of random numbers, one for each byte.
 
-    Any two sets have one hash with a probability of 2^-64 over the tables, whatever the sets
-    (Carter and Wegman 1979). A product with a number a word has no such bound: sets that differ in
-    a few high bits of neighbouring words clash under every number.
+    Any two sets have the same hash with a probability of 2^-64 over the tables (Carter and Wegman
+    1979). Multiplying each word by a number has no such bound: sets that differ in a few high bits
+    of neighbouring words collide for every number.
     """
     value = start
     for word in range(len(members)):
@@ -139,9 +140,9 @@ def scattered(value):
 
 @numba.njit(inline="always")
 def compare_cells(side, facts, ones, zeros):
-    """Compare some cells of a set [W]: how many features or cuts it has, and whether it is mixed.
+    """Compare some cells of a set [W]: the number of distinguishing features or cuts, and purity.
 
-    ``ones`` and ``zeros`` [2, T] are room for what the cells of both classes have in common.
+    ``ones`` and ``zeros`` [2, T] are room for the common bits of the cells of both classes.
     """
     num_words, num_bits = len(side), facts.thermometer.shape[1]
     apart, is_mixed = 0, False
@@ -169,7 +170,7 @@ def compare_cells(side, facts, ones, zeros):
             parting = np.uint64(0)
             for t in range(num_bits):
                 parting |= (ones[0, t] & zeros[1, t]) | (zeros[0, t] & ones[1, t])
-            is_mixed = parting == 0  # a class that is not there has all ones and all zeros
+            is_mixed = parting == 0  # an absent class has all ones and all zeros
             if is_mixed or min(word_of_0, word_of_1) > num_words:
                 break
         if facts.apart == 2:
@@ -196,7 +197,7 @@ def compare_cells(side, facts, ones, zeros):
 
 @numba.njit(inline="always")
 def _sum_planes(side, number, facts, sums):
-    """Sum the statistics of a set [W] with a number of cells off bit planes."""
+    """Sum the statistics of a set [W] with a number of cells by bit planes."""
     planes = facts.planes
     first = 0
     if facts.counts_one:  # one class and the rows follow from the number
@@ -217,7 +218,7 @@ def _sum_planes(side, number, facts, sums):
 
 @numba.njit(inline="always")
 def _emit(found, room, node, low, high, side, sums, number):
-    """Write one rule down."""
+    """Write one rule."""
     room.node[found] = node
     room.low[found] = low
     room.high[found] = high
@@ -229,7 +230,7 @@ def _emit(found, room, node, low, high, side, sums, number):
 
 @numba.njit(inline="always")
 def _repeat(found, room, rule):
-    """Copy a rule: another cut of its gap."""
+    """Copy a rule, with another cut of its gap."""
     room.node[found] = room.node[rule]
     room.low[found] = room.low[rule]
     room.high[found] = room.high[rule]
@@ -241,7 +242,7 @@ def _repeat(found, room, rule):
 
 @numba.njit(inline="always")
 def _sum_cells(own, cells, facts, sums_total, total, sums, number):
-    """Sum the cells of a set by their codes, and all together if that is asked for."""
+    """Sum the cells of a set by their codes, and all together if requested."""
     num_statistics = facts.statistics.shape[1]
     sums[:] = 0.0
     number[:] = 0
@@ -277,7 +278,7 @@ def _split_cells(own, cells, code, feature, missing_left, left, right):
 def find_rules(members, cells, facts, room, totals):
     """Find the rules of sets of cells uint64 [m, W], and their statistics.
 
-    The fewest rows of a leaf and refused cuts are not looked at.
+    The fewest rows of a leaf and excluded cuts are ignored.
 
     Parameters
     ----------
@@ -286,9 +287,9 @@ def find_rules(members, cells, facts, room, totals):
     cells, facts
         The cells.
     room
-        `FoundRules` to write to.
+        `FoundRules` for the output.
     totals
-        float64 [m, s]; statistics of the sets, written here.
+        float64 [m, s]; statistics of the sets, an output.
 
     Returns
     -------
@@ -376,7 +377,7 @@ def find_rules(members, cells, facts, room, totals):
 
 @numba.njit(cache=True, nogil=True)
 def least_apart(facts):
-    """Fewest cuts between cells of different classes."""
+    """Return the fewest cuts between cells of different classes."""
     least = np.uint64(facts.thermometer.shape[1] * 64)
     number = len(facts.codes)
     for one in range(number):

@@ -1,9 +1,9 @@
-"""The graph of a search: sets of cells, some of their rules, and bounds of what is below them.
+"""The graph of a search: sets of cells, some of their rules, and bounds on their subtrees.
 
-A node is a set of cells, at a level where levels matter. It is created with bounds that need no
-rules. When it is expanded, its rules are counted, and those of the greatest upper bounds are kept
-with nodes for their children; the other ones are summed up by a bound, until the node is expanded
-further. Children have fewer cells than their parent, so passes go through nodes by size.
+A node is a set of cells, at a level if levels matter. It is created with bounds that need no rules.
+When it is expanded, its rules are counted, and those with the greatest upper bounds are stored with
+nodes for their children; the others are covered by a bound, until the node is expanded further.
+Children have fewer cells than their parent, so passes visit nodes by size.
 """
 
 from typing import NamedTuple
@@ -20,29 +20,29 @@ _FIRST_SLOTS = 1 << 12
 
 
 class Nodes(NamedTuple):
-    """Nodes in the order in which they were made; N nodes, k bounds (see `bound_set`).
+    """Nodes in the order of their creation; N nodes, k bounds (see `bound_set`).
 
     Attributes
     ----------
     key
         uint64 [N]; hash of cells, level and memory of the path.
     memory
-        uint64 [N]; memory of the path, or [0] where none is needed.
+        uint64 [N]; memory of the path, or [0] if none is needed.
     level
-        int16 [N]; splits above, 0 where levels do not matter.
+        int16 [N]; splits above, 0 if levels do not matter.
     num_cells
         int32 [N].
     low, high
         float64 [k, N]; bounds.
     stop
-        float64 [k, N]; worth of stopping, once expanded.
+        float64 [k, N]; weight of stopping, once expanded.
     rest
-        float64 [k, N]; upper bound of the rules that are not kept.
+        float64 [k, N]; upper bound of the rules that are not stored.
     place
         int32 [N]; row of its cells in `Graph.members`, -1 before it is expanded.
     parent, side
-        int32 [N]; a parent, and the way to the node: 4 times the place of the code below the gap,
-        plus 2 for missing values on the left, plus 1 for the right side.
+        int32 [N]; a parent, and the branch to the node: 4 times the place of the code below the
+        gap, plus 2 for missing values on the left, plus 1 for the right side.
     first, count
         int64 and int32 [N]; its rules.
     """
@@ -63,7 +63,7 @@ class Nodes(NamedTuple):
 
 
 class KeptRules(NamedTuple):
-    """Kept rules; E rules.
+    """Stored rules; E rules.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Batch(NamedTuple):
         float64 [3, 2, p]; log marginals of the left and the right side, and bounds of them for two
         leaves and for any number (see `bound_set`).
     memory
-        uint64 [2, p], or [2, 0]; memories of the path there.
+        uint64 [2, p], or [2, 0]; memories of the path on both sides.
     """
 
     nodes: np.ndarray
@@ -203,7 +203,7 @@ class Graph:
         return sum(array.nbytes for array in arrays)
 
     def make_room(self, num_nodes: int, num_rules: int, num_expanded: int) -> None:
-        """Make room for so many more."""
+        """Make room for a number of further nodes and rules."""
         if len(self.nodes.key) < self.num_nodes + num_nodes:
             size = (self.num_nodes + num_nodes) * 5 // 4
             arrays = list(self.nodes)
@@ -223,12 +223,12 @@ class Graph:
             self.members = members
         if 2 * (self.num_nodes + num_nodes) > len(self.slots):
             number = 1 << int(4 * (self.num_nodes + num_nodes) - 1).bit_length()
-            del self.slots  # memory that what follows can use
+            del self.slots  # memory for the following steps
             self.slots = np.full(number, -1, np.int32)
             _fill_slots(self.slots, self.nodes.key, self.num_nodes)
 
     def insert(self, batch: Batch, cells: Cells, facts: CellFacts, most: int, goal: int) -> None:
-        """Expand nodes, whose cells are members already: keep rules with their children.
+        """Expand nodes, whose cells are already members: store rules with their children.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class Graph:
         )  # fmt: skip
 
     def settle(self) -> np.ndarray:
-        """Bring the bounds of all nodes up to date; returns expanded nodes, the smallest first."""
+        """Update the bounds of all nodes; return expanded nodes, the smallest first."""
         nodes = self.nodes
         expanded = np.flatnonzero(nodes.place[: self.num_nodes] >= 0)
         order = expanded[np.argsort(nodes.num_cells[expanded], kind="stable")]
@@ -260,9 +260,9 @@ class Graph:
         return order
 
     def reach(self, order: np.ndarray, goal: int) -> np.ndarray:
-        """How much the root's upper bound owes to nodes, float64 [N].
+        """Return how much the root's upper bound depends on nodes, float64 [N].
 
-        For the best tree: the most that the rest of a tree with the node is worth. For sums: the
+        For the best tree: the greatest weight of the rest of a tree with the node. For sums: the
         log share of the upper bound that visits the node.
         """
         reach = self._reach_of_root()
@@ -273,7 +273,7 @@ class Graph:
         return reach
 
     def reach_known(self, order: np.ndarray) -> np.ndarray:
-        """Bound what the rest of a tree with each node is worth from below, float64 [N]."""
+        """Bound the weight of the rest of a tree with each node from below, float64 [N]."""
         reach = self._reach_of_root()
         _reach_best(order, self.nodes, self.rules, reach, self.nodes.low[0], False)
         return reach
@@ -285,7 +285,7 @@ class Graph:
 
 
 def _lengthen(arrays: list[np.ndarray], used: int, size: int) -> None:
-    """Lengthen the last axis of arrays in a list, so that each old one is let go of at once."""
+    """Lengthen the last axis of arrays in a list, releasing each old one at once."""
     for place, array in enumerate(arrays):
         if array.shape[-1]:
             longer = np.empty((*array.shape[:-1], size), array.dtype)
@@ -305,7 +305,7 @@ def _fill_slots(slots, keys, number):
 
 @numba.njit(cache=True, nogil=True)
 def copy_members(chosen, start, nodes, members, cells):
-    """Write the cells of nodes that are expanded first, from row ``start`` on; returns the next."""
+    """Write cells of newly expanded nodes, from row ``start`` on; return the next row."""
     for node in chosen:
         if nodes.place[node] >= 0:
             continue
@@ -320,7 +320,7 @@ def copy_members(chosen, start, nodes, members, cells):
 
 @numba.njit(cache=True, nogil=True)
 def _update_bounds(order, nodes, rules):
-    """Bring bounds up to date, children before parents; they never widen."""
+    """Update bounds, children before parents; they never widen."""
     number = nodes.low.shape[0]
     for node in order:
         for k in range(number):
@@ -354,9 +354,9 @@ def _update_bounds(order, nodes, rules):
 
 @numba.njit(cache=True, nogil=True)
 def _reach_best(order, nodes, rules, reach, bound, prunes):
-    """Most that the rest of a tree with each node is worth, by a bound of all other nodes.
+    """Return the greatest weight of the rest of a tree with each node, by a bound of all others.
 
-    Pruned is what cannot beat the best tree known.
+    Nodes that cannot beat the best known tree are pruned.
     """
     known = nodes.low[0, 0] if prunes else -np.inf
     for i in range(len(order) - 1, -1, -1):
@@ -375,7 +375,7 @@ def _reach_best(order, nodes, rules, reach, bound, prunes):
 
 @numba.njit(cache=True, nogil=True)
 def _reach_sum(order, nodes, rules, reach, k):
-    """Log share of the upper bound of the sum that visits each node."""
+    """Return the log share of the upper bound of the sum that visits each node."""
     reach[:] = 0.0
     reach[0] = 1.0
     for i in range(len(order) - 1, -1, -1):
@@ -394,26 +394,26 @@ def _reach_sum(order, nodes, rules, reach, k):
 
 @numba.njit(cache=True, nogil=True)
 def derive(nodes, rules, kind, uniform, node_of, rule_of, left_of, num_slots):
-    """Write derivations down: the best one known (kind 0), or draws from the sum known (kind 1).
+    """Write derivations: the best one known (kind 0), or draws from the sum known (kind 1).
 
     Parameters
     ----------
     nodes, rules
-        The graph, whose bounds are up to date.
+        The graph, with updated bounds.
     kind
         0 or 1.
     uniform
-        float64 [m, k]; random numbers, one for each slot; not read for the best.
+        float64 [m, k]; random numbers, one for each slot; not used for the best.
     node_of, rule_of, left_of
-        int64 [m, k], written here; node and rule of each slot, -1 in leaves, and slot of its left
-        child, after which the right one follows.
+        int64 [m, k], an output; node and rule of each slot, -1 in leaves, and slot of its left
+        child, just before the right one.
     num_slots
-        int64 [m], written here.
+        int64 [m], an output.
 
     Returns
     -------
     bool
-        Whether the slots were enough.
+        Whether the slots sufficed.
     """
     for i in range(len(num_slots)):
         node_of[i, 0] = 0

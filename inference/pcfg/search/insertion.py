@@ -1,7 +1,7 @@
-"""Expand nodes of the graph: choose the rules that each keeps, and add the nodes below these.
+"""Expansion of nodes of the graph: choose the rules to store, and add the nodes below them.
 
 Rules of a node are ranked by upper bounds. For the best tree, comparing the cells on both sides
-lowers these bounds, which is done only for rules that could be chosen.
+lowers these bounds; only rules that could be chosen are compared.
 """
 
 from typing import NamedTuple
@@ -12,18 +12,18 @@ import numpy as np
 from bdtppl.inference.pcfg.search.bounds import bound_set
 from bdtppl.inference.pcfg.search.counting import compare_cells, hash_of, scattered
 
-GREEDY_RULES = 4  # rules of a node that are kept because they are best if trees end below them
+GREEDY_RULES = 4  # rules of a node that are stored because they are best if trees end below them
 
 
 class _ChosenRules(NamedTuple):
-    """Rules of a batch with what is found out about them; p rules, m nodes.
+    """Rules of a batch with intermediate results; p rules, m nodes.
 
     Attributes
     ----------
     high
         float64 [k, p]; upper bounds.
     is_kept, is_compared
-        bool [p]; whether a rule is out of the bound of those that are not kept, and whether the
+        bool [p]; whether a rule is out of the bound of those that are not stored, and whether the
         cells on both of its sides have been compared.
     apart, is_mixed
         int64 and bool [2, p]; see `compare_cells`.
@@ -54,7 +54,7 @@ def write_side(own, cells, code, missing_left, is_right, side):
 
 @numba.njit(cache=True, nogil=True)
 def _bound_rules(batch, goal, uses_level, nodes, rules, num_cuts, tables, chosen):
-    """Bound all rules, and keep those that the graph has or that cannot be better than stopping."""
+    """Bound all rules, and mark those that are stored or cannot be better than stopping."""
     number, found = nodes.low.shape[0], batch.found
     high, is_kept = chosen.high, chosen.is_kept
     one_low, one_high = np.empty(number), np.empty(number)
@@ -81,7 +81,7 @@ def _bound_rules(batch, goal, uses_level, nodes, rules, num_cuts, tables, chosen
                 weight = batch.log_rule[rule] if k == 0 else batch.log_split[rule]
                 high[k, rule] = weight + one_high[k] + two_high[k]
             if number == 1 and high[goal, rule] <= batch.stop[0, i]:
-                is_kept[rule] = True  # as if it were: stopping is as good as all below it
+                is_kept[rule] = True  # as if it were: stopping is as good as any subtree
 
 
 @numba.njit(cache=True, nogil=True)
@@ -153,7 +153,7 @@ def _add_rules(
     batch, uses_level, num_nodes, num_rules, nodes, rules, slots, members, cells, facts, tables,
     chosen,
 ):  # fmt: skip
-    """Write the rules of nodes with the chosen ones; returns the numbers of nodes and rules."""
+    """Write the rules of nodes with the chosen ones; return the numbers of nodes and rules."""
     number, found = nodes.low.shape[0], batch.found
     side_cells = np.empty(members.shape[1], np.uint64)
     one_low, one_high = np.empty(number), np.empty(number)
@@ -232,7 +232,7 @@ def _add_rules(
 
 @numba.njit(cache=True, nogil=True)
 def _bound_rest(batch, nodes, chosen):
-    """Write the worth of stopping, and bound the rules of each node that are not kept."""
+    """Write the weight of stopping, and bound the rules of each node that are not stored."""
     for i in range(len(batch.nodes)):
         node, start, stop = batch.nodes[i], batch.first[i], batch.first[i + 1]
         for k in range(nodes.low.shape[0]):
@@ -255,9 +255,9 @@ def insert_rules(
     batch, kept, goal, uses_level, num_nodes, num_rules, nodes, rules, slots, members, cells,
     facts, tables,
 ):  # fmt: skip
-    """Keep rules of expanded nodes; returns the numbers of nodes and rules.
+    """Store rules of expanded nodes; return the numbers of nodes and rules.
 
-    Each step goes through all nodes: to call one for every node would take longer than the step.
+    Each step loops over all nodes, because a call per node would take longer than the step.
     """
     size = len(batch.log_rule)
     chosen = _ChosenRules(

@@ -1,9 +1,9 @@
 """An anytime search for trees of any depth, with certified bounds.
 
-The chart of `bdtppl.inference.pcfg` holds every set of rows that a tree can meet. Where there are
-too many, this search makes the sets on demand, the most promising ones first, and bounds what it
-has not looked at. So at every moment it knows an interval for the log of the sum over all trees,
-and one for the best tree. It ends where these are closed, or at a limit of time or memory.
+The chart of `bdtppl.inference.pcfg` contains every set of rows that a tree can meet. If there are
+too many, this search makes the sets on demand, the most promising ones first, and bounds the rest.
+At any time it has an interval for the log of the sum over all trees, and one for the best tree. It
+ends when these are closed, or at a limit of time or memory.
 
 References
 ----------
@@ -45,15 +45,15 @@ from bdtppl.models.row_statistics import row_statistics
 
 Goal = Literal["best", "sum"]
 
-_KEPT = 16  # rules of a node that is expanded first
+_KEPT = 16  # rules of a node at its first expansion
 _FEWEST = 64  # nodes expanded at once
-_GROWTH = 0.2  # nodes expanded at once, of those expanded so far
+_GROWTH = 0.2  # nodes expanded at once, relative to those expanded so far
 _HOPES = (0.01, 0.05, 0.3)  # shares of the way from its lower to its upper bound that a node may go
-_HOPEFUL = 0.05  # share of the nodes expanded at once, chosen for each of these
+_HOPEFUL = 0.05  # share of the nodes expanded at once, for each of these
 _BATCH_RULES = 1 << 17
 _MOST_CUTS = 2048  # of all features, by which cells are compared
-_MOST_COMPARED = 4096  # cells, each with each
-_CLOSED, _CLOSED_AT_MOST = 1e-10, 1e-8  # an interval, against its ends; nats
+_MOST_COMPARED = 4096  # cells, each compared with each
+_CLOSED, _CLOSED_AT_MOST = 1e-10, 1e-8  # width of an interval relative to its ends; nats
 
 
 class Interval(NamedTuple):
@@ -75,7 +75,7 @@ class Interval(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is as narrow as rounding allows."""
+        """Return whether it is as narrow as rounding allows."""
         size = 1 + abs(self.low)
         rounding = 64 * np.finfo(float).eps * size
         return self.low > -np.inf and self.gap <= max(
@@ -93,17 +93,17 @@ class TreeSearch:
     ----------
     model
         The model: any node-wise prior that bounds its weights, any leaf family that bounds its
-        marginals, and all constraints that `bdtppl.inference.pcfg.compiler` takes.
+        marginals, and all constraints that `bdtppl.inference.pcfg.compiler` supports.
     goal
-        "best" for the best tree alone; "sum" for the sum over all trees as well.
+        "best" for the best tree alone; "sum" also for the sum over all trees.
     seed
-        Of the hashes that sets of rows are known by. At ten million sets, two have the same one
+        Seed of the hashes that identify sets of rows. At ten million sets, two have the same hash
         with a probability below 1e-5.
 
     Raises
     ------
     ValueError, TypeError
-        If the prior or the leaf family has no bounds, or constraints are not those of a chart.
+        If the prior or the leaf family has no bounds, or a chart does not support the constraints.
     """
 
     def __init__(self, model: TreeModel, goal: Goal = "best", seed: int = 0):
@@ -142,13 +142,13 @@ class TreeSearch:
         self._room = FoundRules.room(0, 0)
 
     def _set_cells(self, allowed: np.ndarray, rng: np.random.Generator) -> None:
-        """Tabulate the cells: rows that are alike in all features that rules may use."""
+        """Tabulate the cells: rows that are equal in all features that rules may use."""
         design, limits = self.design, self.constraints
-        # What no rule reads parts no rows, such as a column of one value with some missing.
+        # Features without rules separate no rows, such as a column of one value with some missing.
         allowed = allowed & [len(np.unique(own[own >= 0])) > 1 for own in design.codes.T]
         codes = np.where(allowed, design.codes, 0)
         codes, cell_of_row = np.unique(codes, axis=0, return_inverse=True)
-        order = rng.permutation(len(codes))  # the first cells of a set are any of them
+        order = rng.permutation(len(codes))  # the first cells of a set are arbitrary
         codes, cell_of_row = codes[order], np.argsort(order)[cell_of_row.ravel()]
         self.cell_of_row = cell_of_row.astype(np.int32)
         size = np.bincount(self.cell_of_row)
@@ -176,7 +176,7 @@ class TreeSearch:
         if shared_by is not None and is_simple:
             apart = 2 if shared_by == "rules" and self.prior.rules == "cuts" else 1
         if apart == 1 and (cuts < 2).all():
-            apart = 2  # a cut for each feature
+            apart = 2  # one cut per feature
         own = statistics[:, :-1]
         is_class = leaf.task == "classification"
         bits = np.zeros((len(codes), 0), bool)
@@ -209,9 +209,9 @@ class TreeSearch:
         return -(-len(codes) // 64)
 
     def _log_least(self) -> float:
-        """Log of the fewest rules of a set that holds two classes."""
+        """Return the log of the fewest rules of a set with two classes."""
         facts = self.facts
-        if not isinstance(self._score, CountTable):  # only there scores tell for sure who is pure
+        if not isinstance(self._score, CountTable):  # only there scores reveal which sets are pure
             return 0.0
         if facts.apart != 2 or not len(facts.classes) or len(facts.codes) > _MOST_COMPARED:
             return 0.0
@@ -242,7 +242,7 @@ class TreeSearch:
     def log_evidence(self) -> Interval:
         """Interval of the log evidence under the normalised prior.
 
-        It is a mean of likelihoods, so it is no more than the most that any leaves give.
+        It is a mean of likelihoods, so it is at most the greatest likelihood of any leaves.
         """
         total, of_prior = self.log_partition, self.log_prior_normaliser
         low, high = total.low - of_prior.high, total.high - of_prior.low
@@ -250,7 +250,7 @@ class TreeSearch:
 
     @property
     def is_closed(self) -> bool:
-        """Whether all is known that the search is for."""
+        """Whether the search has reached its goal."""
         if self.goal == "best":
             return self.best.is_closed
         return all(self._interval(k).is_closed for k in range(self.graph.num_bounds))
@@ -270,16 +270,16 @@ class TreeSearch:
         num_expansions: float = np.inf,
         on_step: Callable[["TreeSearch"], Any] | None = None,
     ) -> "TreeSearch":
-        """Search until all is known or a limit is reached; may be called again to go on.
+        """Search until the goal or a limit is reached; may be called again to continue.
 
         Parameters
         ----------
         seconds
-            Seconds of this call, compiling not counted.
+            Seconds of this call, without compilation.
         num_bytes
-            Memory that the search may take.
+            Memory limit of the search, in bytes.
         num_expansions
-            Nodes expanded in all.
+            Limit of expanded nodes in total.
         on_step
             Called after every step.
         """
@@ -291,13 +291,13 @@ class TreeSearch:
             if (
                 watch.seconds >= seconds
                 or self.num_expansions >= num_expansions
-                or 2.5 * self.graph.num_bytes >= num_bytes  # what grows is copied
+                or 2.5 * self.graph.num_bytes >= num_bytes  # growing arrays are copied
             ):
                 break
         return self
 
     def _step(self, watch: Stopwatch, seconds: float) -> None:
-        """Expand what was chosen, bring bounds up to date, and choose what comes next."""
+        """Expand the chosen nodes, update bounds, and choose the next nodes."""
         goals = range(self.graph.num_bounds)
         self._expand(self._todo, 0 if self.goal == "best" else 1, watch, seconds)
         order = self.graph.settle()
@@ -305,7 +305,7 @@ class TreeSearch:
         self._todo = np.unique(np.concatenate([np.empty(0), *chosen])).astype(np.int32)
 
     def _choose(self, order: np.ndarray, goal: int) -> np.ndarray:
-        """Choose the nodes that the root's upper bound owes most to."""
+        """Choose the nodes that the root's upper bound depends on most."""
         graph, nodes = self.graph, self.graph.nodes
         number = graph.num_nodes
         reach = graph.reach(order, goal)
@@ -322,7 +322,7 @@ class TreeSearch:
         fresh, of_fresh = fresh[is_open], of_fresh[is_open]
         known, of_known = known[of_known > low[0]], of_known[of_known > low[0]]
         chosen = _greatest(np.append(fresh, known), np.append(of_fresh, of_known), most)
-        # Some where a better tree may be near: its lower bound lets more be ruled out.
+        # Some where a better tree may be near, because its lower bound excludes more.
         reach = graph.reach_known(order)[fresh]
         for share in _HOPES:
             with np.errstate(invalid="ignore"):  # of lower bounds that are -inf
@@ -349,10 +349,10 @@ class TreeSearch:
             graph.insert(batch, self.cells, self.facts, _KEPT, goal)
             self.num_expansions += len(some)
             if watch.seconds >= seconds:
-                break  # those that are left are chosen again, if they are still promising
+                break  # remaining nodes are chosen again, if they are still promising
 
     def _evaluate(self, chosen: np.ndarray) -> Batch:
-        """Find, weigh and score all rules of nodes."""
+        """Find and score all rules of nodes, with prior weights."""
         graph, facts = self.graph, self.facts
         nodes = graph.nodes
         members = graph.members[nodes.place[chosen]]
@@ -364,12 +364,12 @@ class TreeSearch:
         fragment = self._fragment(members, memory, found, totals)
         if self.prior.counts_partitions and not fragment.is_first_of_partition.all():
             kept = np.flatnonzero(fragment.is_first_of_partition)
-            found = found.take(kept)  # constraints on the path go with no prior of partitions
+            found = found.take(kept)  # constraints on the path exclude priors that count partitions
             fragment = self._fragment(members, memory, found, totals)
         log_stop, log_rule, log_split = weigh_nodes(
             fragment, self.prior, level, wants_split=graph.num_bounds > 1
         )
-        if self.prior.counts_partitions:  # each rule left stands for its partition
+        if self.prior.counts_partitions:  # each remaining rule represents its partition
             log_split = log_rule
         left = found.left
         right = totals[found.node] - left
@@ -392,7 +392,7 @@ class TreeSearch:
         )
 
     def _scores(self, statistics: np.ndarray) -> np.ndarray:
-        """Log marginals of sets, and bounds of them for two leaves and for any number, [3, m]."""
+        """Return log marginals of sets, and bounds for two leaves and for any number, [3, m]."""
         own = np.ascontiguousarray(statistics[:, :-1])  # one compiled version
         if isinstance(self._score, CountTable):
             return score_counts(own, np.stack(self._score.each), self._score.total)
@@ -401,7 +401,7 @@ class TreeSearch:
         return np.stack([score, bound, bound])
 
     def log_marginals(self, statistics: np.ndarray) -> np.ndarray:
-        """Compute log marginals of sets of rows, float64 [m], by their statistics [m, s]."""
+        """Compute log marginals of sets of rows, float64 [m], from their statistics [m, s]."""
         if isinstance(self._score, CountTable):
             statistics = statistics.astype(np.int64)
         return np.asarray(self._score(list(statistics.T)))
@@ -445,7 +445,7 @@ class TreeSearch:
             members=members,
             height=np.zeros(len(members), np.int16),
             first_production=first,
-            left=low,  # children have no numbers here; the length alone is read
+            left=low,  # children have no numbers here; only the length is used
             right=nothing,
             low=low,
             high=high,
@@ -460,10 +460,10 @@ class TreeSearch:
     # Trees.
 
     def best_tree(self) -> RankedTrees:
-        """Write down the best tree found; its log joint is ``best.low``.
+        """Return the best tree found; its log joint is ``best.low``.
 
-        Its probability, with that of trees that differ by cuts inside gaps, is that among the trees
-        written down, as of draws; NaN where the sum over trees is not searched for.
+        Its probability, including trees that differ by cuts inside gaps, is relative to the
+        enumerated trees, as for draws; NaN if the goal is not the sum over trees.
         """
         trees, statistics, log_joint, log_of_all = self._derived(0, 1, None)
         of_all = self.log_partition.low if self.goal == "sum" else np.nan
@@ -471,17 +471,16 @@ class TreeSearch:
 
     @property
     def total_variation(self) -> float:
-        """Most total variation between the law of `sample` and the posterior."""
+        """Return a bound on the total variation distance between `sample` and the posterior."""
         return float(-np.expm1(self.log_partition.low - self.log_partition.high))
 
     def sample(self, rng: np.random.Generator, *, chains: int = 4, draws: int = 250) -> Posterior:
-        """Draw trees i.i.d. from those that the search has written down, by their joints.
+        """Draw trees i.i.d. from those that the search enumerated, by their joints.
 
-        The draws are laid out as chains for the tools for samplers. Their log evidence is the lower
-        bound.
+        The draws are arranged in chains for diagnostics. Their log evidence is the lower bound.
         """
         if self.goal != "sum":
-            raise ValueError("Trees are drawn from a search for the sum over trees: goal='sum'.")
+            raise ValueError("Drawing trees requires a search for the sum over trees: goal='sum'.")
         trees, statistics, log_joint, _ = self._derived(1, chains * draws, rng)
         of_slot = self.log_marginals(statistics.reshape(-1, statistics.shape[-1]))
         log_likelihood = np.where(trees.is_leaf, of_slot.reshape(statistics.shape[:2]), 0.0)
@@ -508,7 +507,7 @@ class TreeSearch:
             shape = number, capacity
             node, rule, left = (np.full(shape, -1, np.int64) for _ in range(3))
             num_slots = np.empty(number, np.int64)
-            if rng is not None:  # a tree that had no room begins as it did, or large ones were rare
+            if rng is not None:  # retried with the same numbers, else large trees are rare
                 more = rng.random((number, capacity - uniform.shape[1]))
                 uniform = np.hstack([uniform, more])
             if derive(graph.nodes, graph.rules, kind, uniform, node, rule, left, num_slots):
@@ -527,7 +526,7 @@ class TreeSearch:
             trees.threshold[where] = gap_threshold(self.design, self.path, memory, low, high)
         else:
             cut = rules.cut[used]
-            if not self.cells.each_cut:  # cuts of a gap that are not told apart are alike
+            if not self.cells.each_cut:  # equivalent cuts of a gap are interchangeable
                 cut = (low + 1 + high) // 2 if rng is None else rng.integers(low + 1, high + 1)
             trees.threshold[where] = self.design.cut_threshold.take(cut)
         trees.missing_left[where] = rules.missing_left[used]
@@ -544,7 +543,7 @@ class TreeSearch:
         return trees, self._slot_statistics(rule, left, num_slots), log_joint, log_of_all
 
     def _slot_statistics(self, rule, left, num_slots) -> np.ndarray:
-        """Statistics of the training rows in the slots of derivations, float64 [m, k, s]."""
+        """Return statistics of the training rows in the slots of derivations, float64 [m, k, s]."""
         own = self.facts.statistics[:, :-1]
         result = np.zeros((*rule.shape, own.shape[1]))
         cells, rules = self.cells, self.graph.rules
@@ -567,6 +566,6 @@ class TreeSearch:
 
 
 def _greatest(nodes: np.ndarray, value: np.ndarray, most: int) -> np.ndarray:
-    """Take the nodes of the greatest values, at most so many; none of value -inf."""
+    """Return the nodes of the greatest values, up to a number; none of value -inf."""
     nodes, value = nodes[value > -np.inf], value[value > -np.inf]
     return nodes if len(nodes) <= most else nodes[np.argpartition(-value, most)[:most]]

@@ -16,14 +16,14 @@ from bdtppl.models.prior_weights import weigh
 
 @dataclass(frozen=True, eq=False)
 class Fragment(Grammar):
-    """Some nodes with their rules, as a grammar without children: it knows what priors ask for.
+    """Some nodes with their rules, as a grammar without children: it provides facts for priors.
 
     Attributes
     ----------
     rows_left
         int64 [E]; rows on the left of each rule.
     part
-        uint64 [E]; the same for rules that part their node alike.
+        uint64 [E]; equal for rules that split their node alike.
     """
 
     rows_left: Any = None
@@ -52,14 +52,14 @@ class Fragment(Grammar):
 def weigh_nodes(
     grammar: Fragment, prior: TreePrior, level: np.ndarray, wants_split: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weigh stopping and all rules of some nodes [m] at levels [m]; p rules.
+    """Compute weights of stopping and of all rules of some nodes [m] at levels [m]; p rules.
 
     Returns
     -------
     log_stop
         float64 [m].
     log_rule, log_split
-        float64 [p]; the latter is the former if it is not wanted.
+        float64 [p]; the latter equals the former if it is not requested.
     """
     node_facts, rule_facts = (
         {name: _as_floats(name, values) for name, values in facts.items()}
