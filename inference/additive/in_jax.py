@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from bdtppl.inference.additive.complete_trees import evaluate
-from bdtppl.inference.additive.kernel import default_moves
+from bdtppl.inference.additive.kernel import default_moves, growing_moves
 from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
 from bdtppl.inference.additive.tables import (
     MOST_BINS,
@@ -69,7 +69,7 @@ class TreeSweep:
     def growing(self) -> "TreeSweep":
         """Make the sweep whose visits go through all levels, so that trees grow from nothing."""
         growing = copy(self)
-        growing.moves = np.arange(self.prior.max_depth)[None]
+        growing.moves = growing_moves(self.prior.max_depth, len(self.rows.offset) - 1)
         return growing
 
     def start(self, level: float = 0.0) -> SumState:

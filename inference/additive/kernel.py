@@ -46,15 +46,19 @@ _QUICK_VISITS = 6  # over one group, for each over a block
 _LEAST_BLOCK, _BLOCKS = 3, 8  # groups; draws of predictions are worth more than with all groups
 
 
+def growing_moves(levels: int, num_groups: int) -> np.ndarray:
+    """List the visit that redraws the nodes of all levels over blocks of groups, int [1, k]."""
+    return GROUPS * max(_LEAST_BLOCK, num_groups // _BLOCKS) + np.arange(levels)[None]
+
+
 def default_moves(levels: int, num_groups: int) -> Moves:
     """List the visits: each redraws the nodes of one level, or the rules of one level.
 
-    Most are over the rules of one group of features, for these are quick. The others let splits
-    change their feature in one move, to one of the same block.
+    Most visits read the rules of one group of features, because these visits are quick. The others
+    let splits change their feature in one move, to one of the same block.
     """
-    width = max(_LEAST_BLOCK, num_groups // _BLOCKS)
     by_one = [[GROUPS + level] for level in range(levels)]
-    nodes = [[GROUPS * width + level] for level in range(levels)]
+    nodes = growing_moves(levels, num_groups).T.tolist()
     return _QUICK_VISITS * by_one + nodes + [[-1 - own] for (own,) in nodes[:-1]]
 
 
@@ -234,7 +238,7 @@ class AdditiveKernel:
         do (He and Hahn 2023, Stochastic tree ensembles for regularized nonlinear regression).
         """
         prior, rows = self.prior, self.rows
-        moves = np.arange(prior.max_depth)[None] if grows else self.moves
+        moves = growing_moves(prior.max_depth, len(rows.offset) - 1) if grows else self.moves
         tables = self._prior_tables
         if prior.sparsity is not None:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
