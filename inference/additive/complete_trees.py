@@ -113,7 +113,7 @@ def find_leaves(tree, node, rows, rule, place):
     while low < rule.shape[1]:
         for v in range(low, high + 1):
             if rule[tree, v] >= 0:
-                follow_rule(v, rule[tree, v], rows, place)
+                follow_rule(v, np.int64(rule[tree, v]), rows, place)
         low, high = 2 * low + 1, 2 * high + 2
 
 
@@ -124,7 +124,7 @@ def evaluate(rows, rule, value, is_product, total):
     leaf = np.empty(len(total), np.uint8)
     for tree in range(len(rule)):
         leaf[:] = 0
-        find_leaves(tree, 0, rows, rule, leaf)
+        find_leaves(tree, np.int64(0), rows, rule, leaf)
         own = value[tree]
         for i in range(len(total)):
             total[i] = total[i] * own[leaf[i]] if is_product else total[i] + own[leaf[i]]

@@ -208,7 +208,8 @@ def _rows_of(given):
         matrix(given[10], np.int64)[0],
         matrix(given[11], np.int64)[0],
         matrix(given[12], np.int64)[0],
-        matrix(given[13], np.float64),
+        matrix(given[13], np.int64)[0],
+        matrix(given[14], np.float64),
     )
 
 
@@ -217,7 +218,7 @@ def _sum_trees(frame):
     given = arguments(frame)
     if len(given) == 0:
         return 0
-    rule, value = matrix(given[14], np.int32), matrix(given[15], np.float64)
+    rule, value = matrix(given[15], np.int32), matrix(given[16], np.float64)
     total = matrix(results(frame)[0], np.float64)[0]
     evaluate(_rows_of(given), rule, value, False, total)
     return 0
@@ -230,11 +231,11 @@ def _sweep(frame):
         return 0
     made = results(frame)
     rows = _rows_of(given)
-    numbers = matrix(given[17], np.float64)[0]
+    numbers = matrix(given[18], np.float64)[0]
     prior = SumPriorTables(
-        matrix(given[14], np.float64)[0],
         matrix(given[15], np.float64)[0],
         matrix(given[16], np.float64)[0],
+        matrix(given[17], np.float64)[0],
         numbers[0],
         numbers[1],
         0.0,
@@ -258,16 +259,16 @@ def _sweep(frame):
         matrix(made[9], np.uint8),
     )
     evaluate(rows, rule, value, False, total)
-    left = matrix(given[19], np.float64)[0]
+    left = matrix(given[20], np.float64)[0]
     for i in range(len(total)):
         total[i] = left[i] - total[i]
-    precision, scale, each_count = matrix(given[20], np.float64)[0], 1.0, True
+    precision, scale, each_count = matrix(given[21], np.float64)[0], 1.0, True
     if np.all(precision == precision[0] * rows.weights):
         # Weights and precisions are the same but for a factor: histograms have two channels.
         precision, scale, each_count = rows.weights, precision[0], False
     sweep(
         rows, prior, room, precision, scale, each_count, total, rule, value,
-        matrix(given[18], np.int64), matrix(given[21], np.float64), matrix(given[22], np.float64),
+        matrix(given[19], np.int64), matrix(given[22], np.float64), matrix(given[23], np.float64),
     )  # fmt: skip
     evaluate(rows, rule, value, False, total)
     return 0

@@ -185,7 +185,9 @@ def _block_of(group, width, uniform, num_groups):
 
 
 @vectorised
-def _add_rows(bins, first, leaf, residual, precision, each_count, start, column, histogram):
+def _add_rows(
+    bins, first, leaf, residual, precision, each_count, start, column, is_shared, histogram
+):  # fmt: skip
     """Add rows from the ``first`` on to the bins of a histogram for each leaf."""
     sums, precisions, counts = histogram
     if each_count:
@@ -195,7 +197,7 @@ def _add_rows(bins, first, leaf, residual, precision, each_count, start, column,
             sums[k] += precision[i] * residual[i]
             precisions[k] += precision[i]
             counts[k] += 1.0
-    elif np.all(column == column[0]):
+    elif is_shared:
         own = bins[column[0], first : first + len(leaf)]
         for i in range(len(leaf)):
             k = start[leaf[i]] + own[i]
@@ -210,28 +212,38 @@ def _add_rows(bins, first, leaf, residual, precision, each_count, start, column,
 
 
 @vectorised
-def _count_rows(rows, room, residual, precision, each_count, leaf, begin, end):
-    """Fill the histograms from ``begin`` to ``end`` from the rows in their leaves."""
+def _clear(rows, room, num_slots):
+    """Set the histograms of all slots to 0."""
+    _, _, low, high = room.node
+    for s in range(num_slots):
+        begin = s * rows.offset[-1]
+        for channel in room.histogram:
+            channel[begin + rows.offset[low[s]] : begin + rows.offset[high[s]]] = 0.0
+
+
+@vectorised
+def _count_rows(rows, room, residual, precision, each_count, leaf, num_slots):
+    """Add rows to the histograms of the slots of their leaves."""
     histogram, (slot_of, _, low, high) = room.histogram, room.node
     start, column = room.start
-    num_bins, width = rows.offset[-1], 0
-    for s in range(begin, end):
-        own = slice(s * num_bins + rows.offset[low[s]], s * num_bins + rows.offset[high[s]])
-        histogram[:, own] = 0.0
+    width = 0
+    for s in range(num_slots):
         width = max(width, high[s] - low[s])
     for first in range(0, len(leaf), _CACHED_ROWS):
         own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
         for c in range(width):
-            shared = min(low[begin] + c, len(rows.offset) - 2)
+            shared = min(low[0] + c, len(rows.offset) - 2)
+            is_shared = True
             for v in range(len(slot_of)):
                 s = slot_of[v]
                 start[v], column[v] = histogram.shape[1] - MOST_BINS, shared
-                if s >= begin and s < end and low[s] + c < high[s]:
-                    start[v] = s * num_bins + rows.offset[low[s] + c]
+                if s >= 0 and low[s] + c < high[s]:
                     column[v] = low[s] + c
+                    start[v] = s * rows.offset[-1] + rows.offset[low[s] + c]
+                    is_shared = is_shared and low[s] + c == shared
             _add_rows(
                 rows.group_bins, first, leaf[own], residual[own], precision[own], each_count, start,
-                column, histogram,
+                column, is_shared, histogram,
             )  # fmt: skip
 
 
@@ -326,7 +338,7 @@ def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, 
     if n <= 2 * fewest or prior.log_split[level] == -np.inf:
         return -1
     _sum_left(rows, room, s, channels, low, high)
-    first, end = np.searchsorted(rows.group, low), np.searchsorted(rows.group, high)
+    first, end = rows.first_rule[low], rows.first_rule[high]
     on_left, weight_left = room.sums[s, 0, first:end], room.sums[s, 1, first:end]
     count = room.sums[s, counted, first:end]
     chance = prior.rule[first:end]
@@ -363,8 +375,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     n, fewest = total[counted], prior.min_leaf - 0.5
     if n > 2 * fewest and prior.log_split[level] > -np.inf:
         _sum_left(rows, room, s, channels, low, high)
-        first = np.searchsorted(rows.group, low)
-        end = np.searchsorted(rows.group, high)
+        first, end = rows.first_rule[low], rows.first_rule[high]
         sums, chance = room.sums[s], prior.rule[first:end]
         best = _score_splits(
             sums[0, first:end], sums[1, first:end], sums[counted, first:end], chance, total[0], a,
@@ -382,7 +393,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     return -1
 
 
-@vectorised
+@inlined
 def _redraw_level(
     tree, level, width, rows, prior, room, residual, precision, scale, each_count, rule, leaf,
     uniform,
@@ -390,7 +401,7 @@ def _redraw_level(
     """Redraw the nodes of a level whose subtrees are leaves or one split, over blocks of groups."""
     slot_of, node_of, low, high = room.node
     slot_of[:] = -1
-    num_slots, num_groups = 0, len(rows.offset) - 1
+    num_slots, num_groups = np.int64(0), len(rows.offset) - 1
     for v in range(2**level - 1, 2 ** (level + 1) - 1):
         if not node_exists(rule, tree, v):
             continue
@@ -408,7 +419,8 @@ def _redraw_level(
         num_slots += 1
     if num_slots == 0:
         return
-    _count_rows(rows, room, residual, precision, each_count, leaf, 0, num_slots)
+    _clear(rows, room, num_slots)
+    _count_rows(rows, room, residual, precision, each_count, leaf, num_slots)
     for s in range(num_slots):
         v = node_of[s]
         q = _redraw_node(
@@ -434,7 +446,7 @@ def _side_of(below, node):
     return child - (2 * node + 1) if below == node and child > node else -1
 
 
-@vectorised
+@inlined
 def _redraw_rule(
     tree, node, width, rows, prior, room, residual, precision, scale, each_count, rule, leaf, begin,
     uniform,
@@ -446,7 +458,7 @@ def _redraw_rule(
     channels = 3 if each_count else 2
     slot_of, _, low, high = room.node
     slot_of[:] = -1
-    on_left = num_slots = 0
+    on_left = num_slots = np.int64(0)
     for side in range(2):
         for v in range(node, len(slot_of)):
             if is_leaf(rule, tree, v) and _side_of(v, node) == side:
@@ -456,15 +468,15 @@ def _redraw_rule(
     group, num_groups = rows.group[rule[tree, node]], len(rows.offset) - 1
     low[:num_slots], high[:num_slots] = _block_of(group, width, begin, num_groups)
     place = room.leaf[2]
+    _clear(rows, room, num_slots)
     for side in range(2):  # where all rows would go on that side
         for i in range(len(leaf)):
             place[i] = left + side if slot_of[leaf[i]] >= 0 else 0
         find_leaves(tree, left + side, rows, rule, place)
-        first, end = (0, on_left) if side == 0 else (on_left, num_slots)
-        _count_rows(rows, room, residual, precision, each_count, place, first, end)
+        _count_rows(rows, room, residual, precision, each_count, place, num_slots)
     own, fewest, counted = prior.precision, prior.min_leaf - 0.5, channels - 1
-    start = np.searchsorted(rows.group, low[0])
-    num_rules = np.searchsorted(rows.group, high[0]) - start
+    start = rows.first_rule[low[0]]
+    num_rules = rows.first_rule[high[0]] - start
     gain, weight = room.gain, room.weight
     for q in range(num_rules):
         gain[q] = 0.0
@@ -594,7 +606,7 @@ def sweep_noise(
     for tree in range(len(rule)):
         own, own_value = uniform[tree], value[tree]
         leaf[:] = 0
-        find_leaves(tree, 0, rows, rule, leaf)
+        find_leaves(tree, np.int64(0), rows, rule, leaf)
         for i in range(len(ratio)):
             ratio[i] *= own_value[leaf[i]]
         visit = int(own[0] * len(moves))
@@ -647,7 +659,7 @@ def sweep(
         if tree < num_trees:
             own = value[tree]
             leaf[:] = 0
-            find_leaves(tree, 0, rows, rule, leaf)
+            find_leaves(tree, np.int64(0), rows, rule, leaf)
         for i in range(len(left)):
             left[i] = left[i] - before[leaf_before[i]] + own[leaf[i]]
         if tree == num_trees:

@@ -23,6 +23,8 @@ joint prior of structures and values is restricted, so that splits with many ord
 
 import math
 
+import numpy as np
+
 from bdtppl.inference.additive.complete_trees import (
     bounds_of,
     find_leaves,
@@ -88,7 +90,7 @@ def sweep_monotone(
     for tree in range(len(rule)):
         own_rule, own_value = rule[tree], value[tree]
         leaf[:] = 0
-        find_leaves(tree, 0, rows, rule, leaf)
+        find_leaves(tree, np.int64(0), rows, rule, leaf)
         for i in range(len(left)):
             left[i] += own_value[leaf[i]]
         visit = int(uniform[tree, 0] * len(moves))

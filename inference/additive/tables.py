@@ -38,8 +38,8 @@ class RowTables(NamedTuple):
         int64 [runs]; runs of rules of one feature whose ``last`` is 0, 1, ...: the first rule,
         their number, and the positions among all V of the feature's first bin and of the missing
         values that go left (-1 for none). Groups of several features have none.
-    group
-        int64 [R]; of each rule.
+    group, first_rule
+        int64 [R] and [g + 1]; group of each rule, and the first rule of each group.
     set_rule, goes_left
         int64 [S] and float64 [S, most]; rules of groups of several features, and 1 for each bin of
         the group that goes left. A rule of -1 is none.
@@ -57,6 +57,7 @@ class RowTables(NamedTuple):
     run_bin: np.ndarray
     run_missing: np.ndarray
     group: np.ndarray
+    first_rule: np.ndarray
     set_rule: np.ndarray
     goes_left: np.ndarray
 
@@ -166,6 +167,7 @@ def row_tables(design: Design) -> RowTables:
         run_bin=start[in_run],
         run_missing=np.where(to_left, start + missing, -1)[in_run],
         group=group[feature],
+        first_rule=np.searchsorted(group[feature], np.arange(len(sizes) + 1)),
         set_rule=np.concatenate(set_rules),
         goes_left=np.concatenate(
             [np.pad(side.astype(float), ((0, 0), (0, most - side.shape[1]))) for side in sides]
