@@ -355,8 +355,10 @@ def test_a_linear_term_of_another_prior_is_noticed(name, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["leaf scale", "leaf scales of a softmax"])
-def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "replications"), [("leaf scale", 1600), ("leaf scales of a softmax", 800)]
+)
+def test_leaf_scales_of_another_prior_are_noticed(name, replications, monkeypatch):
     """Their number of leaves is twice as large."""
     right = kernel_module.draw_leaf_factors
 
@@ -364,7 +366,7 @@ def test_leaf_scales_of_another_prior_are_noticed(name, monkeypatch):
         return right(generator, factors, squares, 2 * num_leaves, *rest)
 
     monkeypatch.setattr(kernel_module, "draw_leaf_factors", doubled)
-    assert least_p_value(*prior_and_law_after(4, 800, **CHECKS[name])) < 1e-4
+    assert least_p_value(*prior_and_law_after(4, replications, **CHECKS[name])) < 1e-4
 
 
 @pytest.mark.slow
