@@ -18,7 +18,7 @@ from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
-from bdtppl.models.prior_weights import log_weights
+from bdtppl.models.prior_weights import log_weights, weigh
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
@@ -114,7 +114,6 @@ class PriorGrid:
         (stop,) = log_weights(prior, self._stops, None, wanted=("stop",))
         return split[:size], rule[:size], stop
 
-    @in_float64
     def tables(self, prior: TreePrior, without: int | None = None) -> list[PriorTables]:
         """Tabulate a prior's weights on each level.
 
@@ -125,9 +124,11 @@ class PriorGrid:
         without
             Place of a feature whose rules get no weight, though they are counted.
         """
-        split, rule, stop = (np.asarray(each) for each in self._weights(as_float64(prior)))
+        split, rule = weigh(prior, self._node, self._rule, wanted=("split", "rule"))
+        (stop,) = weigh(prior, self._stops, None, wanted=("stop",))
         levels = self.space.num_levels
-        split, rule = split.reshape(levels, -1), rule.reshape(levels, -1)
+        size = math.prod(self.shape)
+        split, rule = split[:size].reshape(levels, -1), rule[:size].reshape(levels, -1)
         stop = stop.reshape(self._stop_shape)
         feature_weight = np.zeros(self.space.num_features)
         if without is not None:
