@@ -119,13 +119,12 @@ def empirical_bayes(
     model = {"prior": exact.prior, "leaf": exact.leaf}
     known, start = _unconstrained_starts(model, parameters)
     chosen, supports = list(start), {name: known[name][1] for name in start}
-    sizes = [max(np.size(start[name]), 1) for name in chosen]
-    ends = np.cumsum([0, *sizes])
+    ends = np.cumsum([np.size(start[name]) for name in chosen])[:-1]
 
     def positions_at(position: np.ndarray) -> dict[str, np.ndarray]:
         return {
             name: own.reshape(np.shape(start[name])) * units.get(name, 1.0)
-            for name, own in zip(chosen, np.split(position, ends[1:-1]), strict=True)
+            for name, own in zip(chosen, np.split(position, ends), strict=True)
         }
 
     def model_at(position: np.ndarray) -> dict[str, Any]:

@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bdtppl.models.arrays.padding import in_pieces
+from bdtppl.models.arrays.padding import FEW_SIZES, in_pieces
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.prior_kinds import Node, Rule
-
-_PIECES = 1 << 10, 1 << 15  # pieces of these lengths are compiled
 
 
 @partial(jax.jit, static_argnames="wanted")
@@ -44,7 +42,7 @@ def weigh(
     rule: Rule | None,
     *,
     wanted: tuple[str, ...],
-    sizes: tuple[int, ...] = _PIECES,
+    sizes: tuple[int, ...] = FEW_SIZES,
 ) -> tuple[np.ndarray, ...]:
     """Compute weights of any number of nodes or rules, in pieces, so that few shapes are compiled.
 

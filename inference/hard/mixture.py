@@ -25,13 +25,12 @@ from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.predictive.many_rows import InPieces
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
 from bdtppl.inference.student import StudentLaws
-from bdtppl.models.arrays.padding import in_pieces, padded, padded_size
+from bdtppl.models.arrays.padding import FEW_SIZES, in_pieces, padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaf import LEAF_FAMILIES, Leaf
 from bdtppl.models.pytrees import pytree_dataclass
 from bdtppl.models.wording import listed
 
-_LEAVES_OF_A_CALL = 1 << 10, 1 << 15  # leaves of a call; only these lengths are compiled
 _GRID = 24
 _MOST_COUNTS = 1 << 12  # counts whose cdfs are tabulated
 _MANY_LEAVES = 2000  # leaves of a kind of rows
@@ -368,12 +367,12 @@ def _parameters_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
 
 def _predictive_parameters(leaf: Leaf, statistics: np.ndarray) -> dict[str, np.ndarray]:
     """Return parameters of the leaves' predictives, [l] each, by NumPyro's names for them."""
-    return in_pieces(partial(_parameters_of, leaf), _LEAVES_OF_A_CALL, statistics)
+    return in_pieces(partial(_parameters_of, leaf), FEW_SIZES, statistics)
 
 
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
     """Return predictive means of leaves with statistics [l, s], [l] or [l, c]."""
-    return in_pieces(partial(_mean_of, leaf), _LEAVES_OF_A_CALL, statistics)
+    return in_pieces(partial(_mean_of, leaf), FEW_SIZES, statistics)
 
 
 class _Cdfs:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+FEW_SIZES = 1 << 10, 1 << 15  # of pieces that are compiled
 _ALIGNMENT = 64  # bytes
 
 

@@ -369,8 +369,7 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
     matrix = np.ascontiguousarray(matrix, np.float64)
     flat = trees.reshape(-1)
     slots = np.empty((len(flat.num_nodes), len(matrix)), np.int32)
-    arrays = map(np.ascontiguousarray, (*flat.splits, flat.left, flat.right))
-    _route(*arrays, matrix, slots)
+    _route(*map(np.ascontiguousarray, (*flat.splits, flat.left, flat.right)), matrix, slots)
     return slots.reshape(*trees.batch_shape, len(matrix))
 
 
@@ -380,9 +379,8 @@ def _route(feature, threshold, missing_left, left, right, matrix, slots):
         for row in range(len(matrix)):
             slot = 0
             while feature[tree, slot] >= 0:
-                value = matrix[row, feature[tree, slot]]
-                goes_left = value < threshold[tree, slot]
-                if np.isnan(value):
-                    goes_left = missing_left[tree, slot]
-                slot = left[tree, slot] if goes_left else right[tree, slot]
+                at = tree, slot
+                value = matrix[row, feature[at]]
+                goes_left = missing_left[at] if np.isnan(value) else value < threshold[at]
+                slot = left[at] if goes_left else right[at]
             slots[tree, row] = slot
