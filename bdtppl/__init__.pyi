@@ -5,6 +5,7 @@ from bdtppl import export as export
 from bdtppl import inference as inference
 from bdtppl import models as models
 from bdtppl.comparison import compare as compare
+from bdtppl.compiled_code import keep_compiled_code as keep_compiled_code
 from bdtppl.estimators.bart import BARTClassifier as BARTClassifier
 from bdtppl.estimators.bart import BARTRegressor as BARTRegressor
 from bdtppl.estimators.base import ChoiceWarning as ChoiceWarning

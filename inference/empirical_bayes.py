@@ -6,11 +6,11 @@ the unconstrained scale of each parameter.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
 from scipy.optimize import minimize
@@ -37,6 +37,21 @@ class EmpiricalBayes(NamedTuple):
     leaf: Leaf
     log_evidence: np.ndarray
     is_converged: bool
+
+
+@jax.jit
+def _constrained(supports: dict[str, Any], positions: dict[str, Any]) -> dict[str, jax.Array]:
+    return {name: biject_to(supports[name])(each) for name, each in positions.items()}
+
+
+@jax.jit
+def _unconstrained(support: Any, value: np.ndarray) -> jax.Array:
+    return biject_to(support).inv(value)
+
+
+@jax.jit
+def _pulled_back(supports: dict, positions: dict, by_value: dict) -> dict[str, jax.Array]:
+    return jax.vjp(partial(_constrained, supports), positions)[1](by_value)[0]
 
 
 def _ending(is_over: Callable[[], bool]) -> Callable[[np.ndarray], None]:
@@ -103,37 +118,32 @@ def empirical_bayes(
     """
     model = {"prior": exact.prior, "leaf": exact.leaf}
     known, start = _unconstrained_starts(model, parameters)
-    chosen, to_support = list(start), {name: biject_to(known[name][1]) for name in start}
-    sizes = [max(np.size(start[name]), 1) for name in chosen]
-    ends = np.cumsum([0, *sizes])
+    chosen, supports = list(start), {name: known[name][1] for name in start}
+    ends = np.cumsum([np.size(start[name]) for name in chosen])[:-1]
 
-    def parts_at(position: jax.Array) -> dict[str, dict[str, Any]]:
-        changed: dict[str, dict[str, Any]] = {"prior": {}, "leaf": {}}
-        for place, name in enumerate(chosen):
-            own = position[ends[place] : ends[place + 1]].reshape(np.shape(start[name]))
-            changed[known[name][0]][name] = to_support[name](own * units.get(name, 1.0))
-        return changed
+    def positions_at(position: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            name: own.reshape(np.shape(start[name])) * units.get(name, 1.0)
+            for name, own in zip(chosen, np.split(position, ends), strict=True)
+        }
 
     def model_at(position: np.ndarray) -> dict[str, Any]:
-        return {
-            part: replace(model[part], **{name: _as_numpy(value) for name, value in own.items()})
-            for part, own in parts_at(jnp.asarray(position)).items()
-        }
+        changed = dict(model)
+        for name, value in _constrained(supports, positions_at(position)).items():
+            part = known[name][0]
+            changed[part] = replace(changed[part], **{name: _as_numpy(value)})
+        return changed
 
     trace = []
 
     def loss(position: np.ndarray) -> tuple[float, np.ndarray]:
         changed = exact.with_model(**model_at(position))
         trace.append(float(changed.log_evidence))
-        values, pull = jax.vjp(parts_at, jnp.asarray(position))
-
-        def derived(part: Literal["prior", "leaf"]) -> dict[str, jax.Array]:
-            own = values[part]
-            by = changed.gradient(part) if own else None
-            return {name: jnp.asarray(getattr(by, name), float) for name in own}
-
-        by_value = {"prior": derived("prior"), "leaf": derived("leaf")}
-        return -trace[-1], -np.asarray(pull(by_value)[0])
+        by = {part: changed.gradient(part) for part in {known[name][0] for name in chosen}}
+        by_value = {name: np.asarray(getattr(by[known[name][0]], name), float) for name in chosen}
+        slopes = _pulled_back(supports, positions_at(position), by_value)
+        own = [np.ravel(slopes[name]) * units.get(name, 1.0) for name in chosen]
+        return -trace[-1], -np.concatenate(own)
 
     start_at = np.concatenate([np.ravel(start[name]) / units.get(name, 1.0) for name in chosen])
     limits = {"maxiter": max_steps, "maxfun": 2 * max_steps}
@@ -152,7 +162,7 @@ def empirical_bayes(
 
 def _unconstrained_starts(
     model: Mapping[str, Any], parameters: Collection[str] | None
-) -> tuple[dict[str, tuple[str, Any]], dict[str, jax.Array]]:
+) -> tuple[dict[str, tuple[str, Any]], dict[str, np.ndarray]]:
     """Return each parameter's part and range, and unconstrained starts of chosen ones."""
     known = {
         name: (part, support)
@@ -169,8 +179,8 @@ def _unconstrained_starts(
     for name in chosen:
         part, support = known[name]
         value = getattr(model[part], name)
-        start[name] = biject_to(support).inv(jnp.asarray(value, float))
-        if not jnp.isfinite(start[name]).all():
+        start[name] = np.asarray(_unconstrained(support, np.asarray(value, float)))
+        if not np.isfinite(start[name]).all():
             raise ValueError(
                 f"{name} starts at the edge of its range, {value}, where no gradient leads away; "
                 "start it inside, or leave it out of parameters."

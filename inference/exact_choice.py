@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions.constraints import real
@@ -393,14 +394,19 @@ def _fitted_freely(
     return empirical_bayes(exact, parameters=names, units=units, **limits)
 
 
+@jax.jit
+def _prior_variance(leaf: Any) -> jax.Array:
+    none = jnp.zeros_like(leaf.statistics(jnp.zeros(1), jnp.ones(1)))
+    return leaf.predictive(none).variance
+
+
 @in_float64
 def _units_of(leaf: Leaf) -> dict[str, float]:
     """Return units of a leaf family's real hyperparameters, by its expected spread of a target.
 
     A fit that is stopped early then does not depend on the scale of the targets.
     """
-    none = jnp.zeros_like(leaf.statistics(jnp.zeros(1), jnp.ones(1)))
-    spread = float(np.sqrt(leaf.predictive(none).variance[0]))
+    spread = float(np.sqrt(_prior_variance(leaf)[0]))
     unit = spread if 0 < spread < np.inf else 1.0
     return {name: unit for name, each in leaf.parameter_support.items() if each is real}
 

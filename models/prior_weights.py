@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bdtppl.models.arrays.padding import FEW_SIZES, in_pieces
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.prior_kinds import Node, Rule
-
-_PIECES = 1 << 10, 1 << 15  # pieces of these lengths are compiled
 
 
 @partial(jax.jit, static_argnames="wanted")
@@ -43,8 +42,8 @@ def weigh(
     rule: Rule | None,
     *,
     wanted: tuple[str, ...],
-    sizes: tuple[int, ...] = _PIECES,
-) -> list[np.ndarray]:
+    sizes: tuple[int, ...] = FEW_SIZES,
+) -> tuple[np.ndarray, ...]:
     """Compute weights of any number of nodes or rules, in pieces, so that few shapes are compiled.
 
     Parameters
@@ -56,20 +55,7 @@ def weigh(
 
     Returns
     -------
-    list of numpy.ndarray
+    tuple of numpy.ndarray
         float64, one array for each requested weight.
     """
-    prior, parts, start, length = as_float64(prior), [], 0, len(node.depth)
-    while start < length or not parts:
-        size = next((size for size in sizes if size >= length - start), sizes[-1])
-
-        def piece(fact: np.ndarray, start: int = start, size: int = size) -> np.ndarray:
-            # Ones keep logs finite. Small arrays are transferred to XLA faster together, by its
-            # call.
-            own = fact[start : start + size]
-            return np.concatenate([own, np.ones((size - len(own), *own.shape[1:]), own.dtype)])
-
-        values = log_weights(prior, *jax.tree.map(piece, (node, rule)), wanted=wanted)
-        parts.append([np.asarray(value)[: length - start] for value in values])
-        start += size
-    return [np.concatenate(each) for each in zip(*parts, strict=True)]
+    return in_pieces(partial(log_weights, as_float64(prior), wanted=wanted), sizes, node, rule)

@@ -1,5 +1,9 @@
 """Functions compiled into one kernel: the same results, and where XLA cannot."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +68,32 @@ def test_an_option_that_xla_does_not_know_is_told():
     function, given = compiled(BODIES["elements"], no_such_option=True)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         function(*given)
+
+
+KEPT = """
+import os, sys
+import jax, bdtppl
+folder = bdtppl.keep_compiled_code(sys.argv[1] or None)
+jax.monitoring.register_event_listener(lambda event, **_: print(event))
+jax.jit(lambda x: jax.lax.fori_loop(0, 9, lambda _, x: x @ x + jax.numpy.sort(x), x))(
+    jax.numpy.ones((20, 20))
+)
+print(folder)
+"""
+
+
+@pytest.mark.parametrize("given", ["kept", ""])
+def test_compiled_code_is_kept_for_the_next_process(tmp_path, given):
+    def found():
+        folder = given and str(tmp_path / given)
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+        command = [sys.executable, "-c", KEPT, folder]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == (folder or str(tmp_path / "bdtppl"))
+        return "/jax/compilation_cache/cache_hits" in done.stdout
+
+    assert not found()
+    assert found()
 
 
 @pytest.mark.slow

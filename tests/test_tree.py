@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdtppl.models.data.design import Design
-from bdtppl.models.hard import tree as tree_module
 from bdtppl.models.hard.tree import Tree, route
 
 NUMBERS = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0, 1e-300, 0.1 + 0.2])
@@ -89,7 +88,7 @@ def test_routes_are_those_of_recursion(nested, matrix):
     check_routes(nested, stack(map(Tree.from_nested, nested)), matrix)
 
 
-def test_routes_of_many_trees_and_rows_in_pieces(monkeypatch):
+def test_routes_of_many_trees_and_rows():
     rng = np.random.default_rng(0)
     nested = [(STUMP, DEEP, {})[i] for i in rng.integers(0, 3, 90)]
     trees = stack(map(Tree.from_nested, nested))
@@ -97,14 +96,13 @@ def test_routes_of_many_trees_and_rows_in_pieces(monkeypatch):
     matrix[rng.random((50, 2)) < 0.2] = np.nan
     check_routes(nested, trees, matrix)
     whole = route(trees, matrix)
-    for entries in (7, 50, 333):
-        monkeypatch.setattr(tree_module, "_ROUTE_ENTRIES", entries)
-        np.testing.assert_array_equal(route(trees[:20], matrix), whole[:20])
     np.testing.assert_array_equal(
         route(trees.reshape(9, 10), matrix), whole.reshape(9, 10, len(matrix))
     )
     assert route(trees[3], matrix).shape == (50,)
     assert route(trees, matrix[:0]).shape == (90, 0)
+    with pytest.raises(IndexError):  # and no memory beyond the matrix is read
+        route(trees, matrix[:, :0])
 
 
 def test_a_value_on_the_threshold_goes_right_to_the_last_bit():

@@ -12,7 +12,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 import bdtppl.inference
 import bdtppl.models
+from bdtppl.compiled_code import keep_compiled_code
 from bdtppl.interruption import TERMINATED, Terminated, terminable
 
 SavedModel = Annotated[
@@ -70,6 +71,9 @@ class Commands(TyperGroup):
         """Run a command and exit with its status."""
         options["standalone_mode"] = False
         os.environ["MPLBACKEND"] = "Agg"  # figures are saved, never shown
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            with suppress(OSError, RuntimeError):  # a folder that is not writable, or no home
+                keep_compiled_code()
         try:
             with terminable():
                 args = args and [*map(_with_home, args)]

@@ -13,12 +13,11 @@ import numpy as np
 
 from bdtppl.inference.boxes.space import BoxSpace
 from bdtppl.inference.boxes.tables import LeafTables, PriorTables
-from bdtppl.models.arrays.padding import padded_size
 from bdtppl.models.arrays.precision import as_float64, in_float64
 from bdtppl.models.leaf import Leaf
 from bdtppl.models.leaf_kernels import LeafKernel, has_kernel
 from bdtppl.models.prior_kinds import Node, Rule, TreePrior
-from bdtppl.models.prior_weights import log_weights
+from bdtppl.models.prior_weights import log_weights, weigh
 
 _NODE_COUNTS = {"log_num_features"}
 _RULE_COUNTS = ("log_num_cuts", "log_num_feature_cuts", "log_num_equivalent")
@@ -83,15 +82,13 @@ class PriorGrid:
                 f"to {space.num_codes.max() - 1} cuts are too many to tabulate; use fewer bins."
             )
         places = np.indices(shape, dtype=np.int32).reshape(len(shape), -1)
-        self._length = padded_size(places.shape[1])
-        places = np.pad(places, ((0, 0), (0, self._length - places.shape[1])))
         logs = dict(zip(most, np.log(np.maximum(places[2:], 1)), strict=True))
         facts = {name: logs[name] for name in _RULE_COUNTS if most[name] > 1}
         if self.reads_width:
-            facts["log_width_share"] = np.zeros(self._length)
+            facts["log_width_share"] = np.zeros(places.shape[1])
         self._node = Node(
             places[0].astype(float),
-            np.ones(self._length, bool),
+            np.ones(places.shape[1], bool),
             log_num_features=logs["log_num_features"],
         )
         self._rule = Rule(space.features.astype(np.int32)[places[1]], **facts)
@@ -108,13 +105,6 @@ class PriorGrid:
         steps[:-1] = np.cumprod(shape[:0:-1])[::-1]
         self._steps = np.where(np.array(shape) > 1, steps, 0)[1:]
 
-    def _weights(self, prior: Any) -> tuple[Any, Any, Any]:
-        size = int(np.prod(self.shape))
-        split, rule = log_weights(prior, self._node, self._rule, wanted=("split", "rule"))
-        (stop,) = log_weights(prior, self._stops, None, wanted=("stop",))
-        return split[:size], rule[:size], stop
-
-    @in_float64
     def tables(self, prior: TreePrior, without: int | None = None) -> list[PriorTables]:
         """Tabulate a prior's weights on each level.
 
@@ -125,7 +115,8 @@ class PriorGrid:
         without
             Place of a feature whose rules get no weight, though they are counted.
         """
-        split, rule, stop = (np.asarray(each) for each in self._weights(as_float64(prior)))
+        split, rule = weigh(prior, self._node, self._rule, wanted=("split", "rule"))
+        (stop,) = weigh(prior, self._stops, None, wanted=("stop",))
         levels = self.space.num_levels
         split, rule = split.reshape(levels, -1), rule.reshape(levels, -1)
         stop = stop.reshape(self._stop_shape)
@@ -169,7 +160,8 @@ class PriorGrid:
         """
 
         def total(prior: Any) -> Any:
-            weights, _, stops = self._weights(prior)
+            (weights,) = log_weights(prior, self._node, self._rule, wanted=("split",))
+            (stops,) = log_weights(prior, self._stops, None, wanted=("stop",))
             used, stopped = jnp.asarray(split.ravel()), jnp.asarray(stop.ravel())
             expected = jnp.where(used > 0, used * jnp.where(used > 0, weights, 0.0), 0.0).sum()
             return expected + jnp.where(stopped > 0, stopped * stops, 0.0).sum()

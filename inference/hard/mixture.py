@@ -25,7 +25,7 @@ from bdtppl.inference.draws import draw_targets, draw_uniforms
 from bdtppl.inference.predictive.many_rows import InPieces
 from bdtppl.inference.quantiles import MOST_WIDENINGS, no_bracket, require_cdf, solve, solve_counts
 from bdtppl.inference.student import StudentLaws
-from bdtppl.models.arrays.padding import padded, padded_size
+from bdtppl.models.arrays.padding import FEW_SIZES, in_pieces, padded, padded_size
 from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.leaf import LEAF_FAMILIES, Leaf
 from bdtppl.models.pytrees import pytree_dataclass
@@ -367,13 +367,12 @@ def _parameters_of(leaf: Leaf, statistics: jax.Array) -> dict[str, jax.Array]:
 
 def _predictive_parameters(leaf: Leaf, statistics: np.ndarray) -> dict[str, np.ndarray]:
     """Return parameters of the leaves' predictives, [l] each, by NumPyro's names for them."""
-    numbers = _parameters_of(leaf, _padded(statistics))
-    return {name: np.asarray(each)[: len(statistics)] for name, each in numbers.items()}
+    return in_pieces(partial(_parameters_of, leaf), FEW_SIZES, statistics)
 
 
 def leaf_means(leaf: Leaf, statistics: np.ndarray) -> np.ndarray:
     """Return predictive means of leaves with statistics [l, s], [l] or [l, c]."""
-    return np.asarray(_mean_of(leaf, _padded(statistics)))[: len(statistics)]
+    return in_pieces(partial(_mean_of, leaf), FEW_SIZES, statistics)
 
 
 class _Cdfs:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+FEW_SIZES = 1 << 10, 1 << 15  # of pieces that are compiled
 _ALIGNMENT = 64  # bytes
 
 
@@ -20,15 +21,16 @@ def padded_size(length: int, sizes: int = 2) -> int:
     return -(-length // step) * step
 
 
-def in_pieces(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
-    """Call a function on pieces of one size of arrays, so that one shape is compiled.
+def in_pieces(function: Callable[..., Any], sizes: int | tuple[int, ...], *arrays: Any) -> Any:
+    """Call a function on pieces of few sizes of arrays, so that few shapes are compiled.
 
     Parameters
     ----------
     function
         From pytrees of arrays [size, ...] to another pytree, row by row.
-    size
-        Rows of a piece; the last one is padded with its own rows.
+    sizes
+        Rows of a piece, one number or several in ascending order; the last piece is padded with its
+        own rows.
     *arrays
         Pytrees of arrays [m, ...].
 
@@ -42,12 +44,15 @@ def in_pieces(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     >>> in_pieces(lambda rows: rows**2, 4, np.arange(6)).tolist()
     [0, 1, 4, 9, 16, 25]
     """
-    parts, number = [], len(jax.tree.leaves(arrays)[0])
-    for start in range(0, max(number, 1), size):  # zero rows are one piece, too
+    parts, start, number = [], 0, len(jax.tree.leaves(arrays)[0])
+    sizes = (sizes,) if isinstance(sizes, int) else sizes
+    while start < number or not parts:  # zero rows are one piece, too
+        size = next((size for size in sizes if size >= number - start), sizes[-1])
         rows = slice(start, min(start + size, number))
-        some = jax.tree.map(lambda a, r=rows: np.resize(a[r], (size, *a.shape[1:])), arrays)
+        some = jax.tree.map(lambda a, r=rows, s=size: np.resize(a[r], (s, *a.shape[1:])), arrays)
         found = function(*some)
         parts.append(jax.tree.map(lambda a, r=rows: np.asarray(a)[: r.stop - r.start], found))
+        start += size
     return jax.tree.map(lambda *own: np.concatenate(own), *parts)
 
 

@@ -52,6 +52,7 @@ from bdtppl.models.arrays.precision import in_float64
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree, route
+from bdtppl.models.leaves import namespace
 from bdtppl.models.pytrees import Number, pytree_dataclass, require, setting
 from bdtppl.models.wording import counted, number
 
@@ -211,8 +212,9 @@ class AdditivePrior:
     @property
     def split_probability(self) -> Any:
         """Return the probability that a node splits, by its depth, float [max_depth + 1]."""
-        depth = jnp.arange(self.max_depth + 1)
-        return jnp.where(depth < self.max_depth, self.alpha * (1.0 + depth) ** -self.beta, 0.0)
+        xp, _ = namespace(self.alpha, self.beta)
+        depth = xp.arange(self.max_depth + 1)
+        return xp.where(depth < self.max_depth, self.alpha * (1.0 + depth) ** -self.beta, 0.0)
 
 
 class AdditiveTrees(NamedTuple):

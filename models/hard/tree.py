@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import numba
 import numpy as np
-from jax import lax
 
 from bdtppl.models.data.splits import Split
 
@@ -25,7 +23,6 @@ _EMPTY_SLOT = {  # value of each array in an unused slot
     "left": np.int32(0),
     "right": np.int32(0),
 }
-_ROUTE_ENTRIES = 1 << 22  # tree-by-row entries routed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,51 +366,21 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
     numpy.ndarray
         int32 [..., n]; slot of the leaf.
     """
-    matrix = np.asarray(matrix, np.float64)
+    matrix = np.ascontiguousarray(matrix, np.float64)
     flat = trees.reshape(-1)
-    num_trees, num_rows = len(flat.num_nodes), len(matrix)
-    rows = max(1, min(num_rows, _ROUTE_ENTRIES))
-    chunk = max(1, _ROUTE_ENTRIES // rows)
-    slots = np.empty((num_trees, num_rows), np.int32)
-    with jax.enable_x64(True):
-        for start in range(0, num_trees, chunk):
-            part = flat[start : start + chunk]
-            # Pad to a few sizes, so that predicting another number of rows needs no compilation.
-            padding = -len(part.num_nodes) % _padding(len(part.num_nodes))
-            arrays = [
-                np.pad(a, ((0, padding), (0, -trees.capacity % 16)))
-                for a in (*part.splits, part.left, part.right)
-            ]
-            arrays[0][len(part.num_nodes) :] = -1
-            for first in range(0, num_rows, rows):
-                block = matrix[first : first + rows]
-                height = -len(block) % _padding(len(block))
-                padded = np.pad(block, ((0, height), (0, 0)))
-                routed = _route(Split(*arrays[:3]), *arrays[3:], padded)
-                slots[start : start + chunk, first : first + rows] = np.asarray(routed)[
-                    : len(part.num_nodes), : len(block)
-                ]
-    return slots.reshape(*trees.batch_shape, num_rows)
+    slots = np.empty((len(flat.num_nodes), len(matrix)), np.int32)
+    _route(*map(np.ascontiguousarray, (*flat.splits, flat.left, flat.right)), matrix, slots)
+    return slots.reshape(*trees.batch_shape, len(matrix))
 
 
-def _padding(length: int) -> int:
-    """Return the granularity with at most an eighth of padding and few distinct sizes."""
-    return max(16, (1 << max(length - 1, 0).bit_length()) // 8)
-
-
-@jax.jit
-def _route(splits: Split, left, right, matrix):
-    rows = jnp.arange(matrix.shape[0])
-
-    def at(values, slot):
-        return jnp.take_along_axis(values, slot, axis=1)
-
-    def step(state):
-        slot, _ = state
-        split = Split(*(at(each, slot) for each in splits))
-        value = matrix[rows[None, :], jnp.maximum(split.feature, 0)]
-        child = jnp.where(split.goes_left(value, jnp), at(left, slot), at(right, slot))
-        return jnp.where(split.feature < 0, slot, child), (split.feature >= 0).any()
-
-    start = jnp.zeros((left.shape[0], matrix.shape[0]), jnp.int32)
-    return lax.while_loop(lambda state: state[1], step, (start, jnp.bool_(True)))[0]
+@numba.njit(cache=True, nogil=True, boundscheck=True)  # trees may be a user's
+def _route(feature, threshold, missing_left, left, right, matrix, slots):
+    for tree in range(len(slots)):
+        for row in range(len(matrix)):
+            slot = 0
+            while feature[tree, slot] >= 0:
+                at = tree, slot
+                value = matrix[row, feature[at]]
+                goes_left = missing_left[at] if np.isnan(value) else value < threshold[at]
+                slot = left[at] if goes_left else right[at]
+            slots[tree, row] = slot
