@@ -92,7 +92,7 @@ MOVES = {
     "nodes of level 2": (3, [[2]]),
     "rules of level 1": (3, [[-2]]),
     "nodes of level 1 by one feature": (2, [[GROUPS + 1]]),
-    "all": (2, default_moves(2, 3)),
+    "all": (2, default_moves(2, 0)),
 }
 
 

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from bdtppl.inference.additive.complete_trees import evaluate
-from bdtppl.inference.additive.kernel import default_moves, growing_moves
+from bdtppl.inference.additive.kernel import default_moves
 from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
 from bdtppl.inference.additive.tables import (
     MOST_BINS,
@@ -53,14 +53,13 @@ class TreeSweep:
         Prior of the sum, and its rows.
     moves
         int [visits, k]; what a visit of a tree does (`bdtppl.inference.additive.kernels.sweep`),
-        `bdtppl.inference.additive.kernel.default_moves` if None.
+        `bdtppl.inference.additive.kernel.default_moves` over all features if None.
     """
 
     def __init__(self, prior: AdditivePrior, design: Design, moves: Any = None):
         self.prior, self.design = prior, design
         self.rows = row_tables(design)
-        if moves is None:
-            moves = default_moves(prior.max_depth, len(self.rows.offset) - 1)
+        moves = default_moves(prior.max_depth, 0) if moves is None else moves
         self.moves = np.asarray(moves, np.int64)
         self._prior_tables = prior_tables(prior, self.rows, design.equal_weights)
         number = np.bincount(self.rows.feature, minlength=design.num_features)
@@ -69,7 +68,7 @@ class TreeSweep:
     def growing(self) -> "TreeSweep":
         """Make the sweep whose visits go through all levels, so that trees grow from nothing."""
         growing = copy(self)
-        growing.moves = growing_moves(self.prior.max_depth, len(self.rows.offset) - 1)
+        growing.moves = np.arange(self.prior.max_depth)[None]
         return growing
 
     def start(self, level: float = 0.0) -> SumState:

@@ -46,19 +46,18 @@ _QUICK_VISITS = 6  # over one group, for each over a block
 _LEAST_BLOCK, _BLOCKS = 3, 8  # groups; draws of predictions are worth more than with all groups
 
 
-def growing_moves(levels: int, num_groups: int) -> np.ndarray:
-    """List the visit that redraws the nodes of all levels over blocks of groups, int [1, k]."""
-    return GROUPS * max(_LEAST_BLOCK, num_groups // _BLOCKS) + np.arange(levels)[None]
+def _block_width(rows: RowTables) -> int:
+    return max(_LEAST_BLOCK, (len(rows.offset) - 1) // _BLOCKS)
 
 
-def default_moves(levels: int, num_groups: int) -> Moves:
+def default_moves(levels: int, width: int) -> Moves:
     """List the visits: each redraws the nodes of one level, or the rules of one level.
 
     Most visits read the rules of one group of features, because these visits are quick. The others
-    let splits change their feature in one move, to one of the same block.
+    let splits change their feature in one move, to one of the same block of ``width`` groups.
     """
     by_one = [[GROUPS + level] for level in range(levels)]
-    nodes = growing_moves(levels, num_groups).T.tolist()
+    nodes = [[GROUPS * width + level] for level in range(levels)]
     return _QUICK_VISITS * by_one + nodes + [[-1 - own] for (own,) in nodes[:-1]]
 
 
@@ -152,7 +151,7 @@ class AdditiveKernel:
     def __post_init__(self):
         rows, moves = row_tables(self.design), self.moves
         if moves is None:
-            moves = default_moves(self.prior.max_depth, len(rows.offset) - 1)
+            moves = default_moves(self.prior.max_depth, _block_width(rows))
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "offsets", self.prior.offsets_at(self.design.matrix))
         object.__setattr__(self, "order", np.lexsort((self.y, *rows.bins)))
@@ -238,7 +237,8 @@ class AdditiveKernel:
         do (He and Hahn 2023, Stochastic tree ensembles for regularized nonlinear regression).
         """
         prior, rows = self.prior, self.rows
-        moves = growing_moves(prior.max_depth, len(rows.offset) - 1) if grows else self.moves
+        growing = GROUPS * _block_width(rows) + np.arange(prior.max_depth)[None]
+        moves = growing if grows else self.moves
         tables = self._prior_tables
         if prior.sparsity is not None:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))

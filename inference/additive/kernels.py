@@ -1,7 +1,7 @@
 """One sweep over the trees of a sum, compiled for CPUs.
 
 Trees are complete binary arrays: the children of node v are 2 v + 1 and 2 v + 2. A leaf with the
-rows' total precision A and total precision times residual B has the marginal likelihood, but for
+rows' total precision A and total precision times residual B has the marginal likelihood, up to
 what all trees share, sqrt(q / (A + q)) exp(B^2 / (2 (A + q))), where q is the prior precision of
 its value. Moves of one tree, given all others:
 
@@ -22,7 +22,7 @@ what all trees share, c Gamma((v + N) / 2) / ((v l + S) / 2)^((v + N) / 2), wher
 degrees of freedom and the scale of its prior, and c is the constant that makes it 1 without rows.
 The moves are the same.
 
-All draw from the conditional law, so every draw is accepted (Gibbs sampling). Leaf values are
+All draw from full conditionals, so every draw is accepted (Gibbs sampling). Leaf values are
 integrated out, and drawn after them.
 
 A histogram has two or three numbers in each bin: the sums of precision times residual and of

@@ -15,7 +15,7 @@ from bdtppl.models.prior_weights import weigh
 _NODES_A_BLOCK = 1 << 12  # weights that a compiled prior computes at once
 
 
-def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> list[np.ndarray]:
+def _in_blocks(prior: TreePrior, node: Node, rule: Rule) -> tuple[np.ndarray, ...]:
     """Compute log weights of stopping and rules from facts [K] or [K, d] in blocks of one size.
 
     Together they compile in the time of one.

@@ -369,7 +369,8 @@ def route(trees: Tree, matrix: np.ndarray) -> np.ndarray:
     matrix = np.ascontiguousarray(matrix, np.float64)
     flat = trees.reshape(-1)
     slots = np.empty((len(flat.num_nodes), len(matrix)), np.int32)
-    _route(*map(np.ascontiguousarray, (*flat.splits, flat.left, flat.right)), matrix, slots)
+    arrays = *flat.splits, flat.left, flat.right, matrix, slots
+    _route(*map(np.ascontiguousarray, arrays))
     return slots.reshape(*trees.batch_shape, len(matrix))
 
 
