@@ -550,7 +550,8 @@ def test_directions_that_are_true_do_no_harm():
         f, f_new = (
             4 * x[:, 0] ** 2 + 3 * np.tanh(6 * x[:, 1] - 3) - 2 * x[:, 2] for x in (rows, new)
         )
-        model = BARTRegressor(**RISING, monotone=monotone, target_scale="identity")
+        longer = RISING | {"warmup": 150, "draws": 100}
+        model = BARTRegressor(**longer, monotone=monotone, target_scale="identity")
         model.fit(rows, f + 1.5 * rng.normal(size=150))
         return np.sqrt(np.mean((model.predict(new) - f_new) ** 2))
 

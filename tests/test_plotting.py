@@ -646,7 +646,7 @@ def test_categories_are_held_at_their_most_frequent_level(with_category):
     grid, mean = by_gid(ax)["mean"].get_data()
     rows = table.iloc[[0] * len(grid)].assign(colour="green", size=grid, smoker="yes")
     np.testing.assert_array_equal(mean, model.predict(rows))
-    with pytest.raises(ValueError, match=r"'colour'.*level 'pink' was not seen"):
+    with pytest.raises(ValueError, match=r"'colour'.*'pink' was not seen"):
         plot_predictive(model, feature="size", at={"colour": "pink"})
 
 
