@@ -99,7 +99,7 @@ def test_arviz_gets_equally_weighted_trees(fitted):
 @pytest.mark.filterwarnings("ignore:The log evidence of the trees found")  # few particles
 def test_trees_that_outgrow_the_capacity_are_warned_of():
     X, y = small()
-    with pytest.warns(ConvergenceWarning, match="capacity 3.*Raise capacity") as caught:
+    with pytest.warns(ConvergenceWarning, match="capacity of 3 nodes .*Raise capacity") as caught:
         ParticleTreeRegressor(**FEW | {"capacity": 3}).fit(X, y)
     assert caught[0].filename == __file__
 
