@@ -262,9 +262,8 @@ def _sweep(frame):
     for i in range(len(total)):
         total[i] = left[i] - total[i]
     precision, scale, each_count = matrix(given[21], np.float64)[0], 1.0, True
-    if np.all(precision == precision[0] * rows.weights):
-        # Weights and precisions are the same but for a factor: histograms have two channels.
-        precision, scale, each_count = rows.weights, precision[0], False
+    if np.all(precision == precision[0]):  # histograms have two channels
+        scale, each_count = precision[0], False
     sweep(
         rows, prior, room, precision, scale, each_count, total, rule, value,
         matrix(given[19], np.int64), matrix(given[22], np.float64), matrix(given[23], np.float64),

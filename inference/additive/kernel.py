@@ -43,7 +43,7 @@ Moves = Sequence[Sequence[int]]
 _FIRST_DRAWS = 30  # of the linear term
 _MOST_PROBITS = 1000  # latent variables that a row's weight may stand for
 _QUICK_VISITS = 6  # over one group, for each over a block
-_LEAST_BLOCK, _BLOCKS = 3, 8  # groups; draws of predictions are worth more than with all groups
+_LEAST_BLOCK, _BLOCKS = 3, 8  # groups of a block: more effective draws a second than all groups
 
 
 def _block_width(rows: RowTables) -> int:

@@ -439,7 +439,7 @@ def _redraw_level(
 
 @inlined
 def _side_of(below, node):
-    """Tell whether a node is below the left child of another one, 0, the right one, 1, or none."""
+    """Return 0 if a node is below the left child of another one, 1 if the right one, else -1."""
     child = below
     while below > node:
         child, below = below, (below - 1) // 2
