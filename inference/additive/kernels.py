@@ -46,12 +46,10 @@ from bdtppl.inference.additive.complete_trees import (
 )
 from bdtppl.inference.additive.tables import MOST_BINS
 
-_reordered = numba.njit(
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-    fastmath={"nnan", "nsz", "arcp", "contract", "reassoc"},
-)
+# A loop that finds a maximum is vectorised only where no number may be NaN or a signed zero. The
+# compiler may not reorder sums: it optimises a function again in each function that calls it, and
+# which of these versions runs depends on what a process compiled and what it loaded.
+_finds_maximum = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})
 
 _LOG2_E = 1.4426950408889634
 _LN_2 = 0.6931471805599453
@@ -60,6 +58,7 @@ _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
 GROUPS = 100  # times the number of groups of a block, added to the level of a move
+_LANES = 64  # sums of every 64th row: vector units add them side by side
 _CACHED_ROWS = 4096  # which stay in the processor's cache while several columns are read
 
 
@@ -84,6 +83,8 @@ class Room(NamedTuple):
         column.
     of_leaf
         float64 [2, nodes]; sums over the rows of each leaf.
+    lanes
+        float64 [2, 64]; partial sums of a leaf.
     leaf
         uint8 [3, n]; leaf of each row in the tree that is redrawn, in the one before, and below a
         side of a split.
@@ -98,6 +99,7 @@ class Room(NamedTuple):
     node: np.ndarray
     start: np.ndarray
     of_leaf: np.ndarray
+    lanes: np.ndarray
     leaf: np.ndarray
 
 
@@ -110,7 +112,8 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
         sums=np.empty((leaves, 3, num_rules)), gain=np.empty(num_rules),
         weight=np.empty(num_rules), scaled=scaled, bits=scaled.view(np.int64),
         node=np.empty((4, nodes), np.int64), start=np.empty((2, nodes), np.uint64),
-        of_leaf=np.empty((2, nodes)), leaf=np.empty((3, num_rows), np.uint8),
+        of_leaf=np.empty((2, nodes)), lanes=np.empty((2, _LANES)),
+        leaf=np.empty((3, num_rows), np.uint8),
     )  # fmt: skip
 
 
@@ -291,7 +294,7 @@ def _totals(rows, room, s, channels, group, total):
             total[c] += room.histogram[c, s * rows.offset[-1] + v]
 
 
-@_reordered
+@_finds_maximum
 def _score_splits(on_left, precision, rows, chance, total, a, n, scale, own, fewest, gain, weight):
     """Write the log gain of each rule, and its weight but for that; returns the largest gain.
 
@@ -516,19 +519,42 @@ def _redraw_rule(
     find_leaves(tree, node, rows, rule, leaf)
 
 
-@_reordered
-def _add_leaf(node, leaf, precision, residual, each_count):
-    a, b, here = 0.0, 0.0, np.uint8(node)
-    if each_count:
-        for i in range(len(leaf)):
-            own = precision[i] if leaf[i] == here else 0.0
-            a += own
-            b += own * residual[i]
-    else:
-        for i in range(len(leaf)):
-            a += 1.0 if leaf[i] == here else 0.0
-            b += residual[i] if leaf[i] == here else 0.0
-    return a, b
+@vectorised
+def _add_leaf(node, leaf, precision, residual, each_count, lanes):
+    """Sum precisions, and these times residuals, over the rows of a leaf.
+
+    Rows that are a number of lanes apart are summed first, and then the lanes.
+    """
+    count, here, num_rows = 0, np.uint8(node), len(leaf)
+    a, b = lanes[0], lanes[1]
+    lanes[:] = 0.0
+    end = num_rows - num_rows % _LANES
+    for first in range(0, end, _LANES):
+        own, r = leaf[first : first + _LANES], residual[first : first + _LANES]
+        if each_count:
+            p = precision[first : first + _LANES]
+            for k in range(_LANES):
+                a[k] += p[k] if own[k] == here else 0.0
+            for k in range(_LANES):
+                b[k] += p[k] * r[k] if own[k] == here else 0.0
+        else:
+            for k in range(_LANES):
+                b[k] += r[k] if own[k] == here else 0.0
+    for i in range(end, num_rows):
+        if leaf[i] == here:
+            a[i - end] += precision[i]
+            b[i - end] += precision[i] * residual[i]
+    width = _LANES
+    while width > 1:
+        width //= 2
+        for k in range(width):
+            a[k] += a[k + width]
+            b[k] += b[k + width]
+    if not each_count:
+        for i in range(num_rows):
+            count += leaf[i] == here
+        a[0] = count
+    return a[0], b[0]
 
 
 @vectorised
@@ -540,7 +566,9 @@ def sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf):
         own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
         for v in range(sums.shape[1]):
             if is_leaf(rule, tree, v):
-                a, b = _add_leaf(v, leaf[own], precision[own], residual[own], each_count)
+                a, b = _add_leaf(
+                    v, leaf[own], precision[own], residual[own], each_count, room.lanes
+                )
                 sums[0, v] += a
                 sums[1, v] += b
     return sums
