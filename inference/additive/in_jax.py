@@ -14,7 +14,7 @@ import numpy as np
 
 from bdtppl.inference.additive.complete_trees import evaluate
 from bdtppl.inference.additive.kernel import default_moves
-from bdtppl.inference.additive.kernels import Room, sweep, uniforms_of_visit
+from bdtppl.inference.additive.kernels import LANES, Room, sweep, uniforms_of_visit
 from bdtppl.inference.additive.tables import (
     MOST_BINS,
     RowTables,
@@ -185,6 +185,7 @@ class TreeSweep:
                 ((4, nodes), np.int64),
                 ((2, nodes), np.uint64),
                 ((2, nodes), np.float64),
+                ((2, LANES), np.float64),
                 ((3, self.design.num_rows), np.uint8),
             )
         ]
@@ -255,7 +256,8 @@ def _sweep(frame):
         matrix(made[6], np.int64),
         matrix(made[7], np.uint64),
         matrix(made[8], np.float64),
-        matrix(made[9], np.uint8),
+        matrix(made[9], np.float64),
+        matrix(made[10], np.uint8),
     )
     evaluate(rows, rule, value, False, total)
     left = matrix(given[20], np.float64)[0]

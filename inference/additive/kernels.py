@@ -58,7 +58,7 @@ _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
 GROUPS = 100  # times the number of groups of a block, added to the level of a move
-_LANES = 64  # sums of every 64th row: vector units add them side by side
+LANES = 64  # sums of every 64th row: vector units add them side by side
 _CACHED_ROWS = 4096  # which stay in the processor's cache while several columns are read
 
 
@@ -112,7 +112,7 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
         sums=np.empty((leaves, 3, num_rules)), gain=np.empty(num_rules),
         weight=np.empty(num_rules), scaled=scaled, bits=scaled.view(np.int64),
         node=np.empty((4, nodes), np.int64), start=np.empty((2, nodes), np.uint64),
-        of_leaf=np.empty((2, nodes)), lanes=np.empty((2, _LANES)),
+        of_leaf=np.empty((2, nodes)), lanes=np.empty((2, LANES)),
         leaf=np.empty((3, num_rows), np.uint8),
     )  # fmt: skip
 
@@ -528,33 +528,34 @@ def _add_leaf(node, leaf, precision, residual, each_count, lanes):
     count, here, num_rows = 0, np.uint8(node), len(leaf)
     a, b = lanes[0], lanes[1]
     lanes[:] = 0.0
-    end = num_rows - num_rows % _LANES
-    for first in range(0, end, _LANES):
-        own, r = leaf[first : first + _LANES], residual[first : first + _LANES]
+    end = num_rows - num_rows % LANES
+    for first in range(0, end, LANES):
+        own, r = leaf[first : first + LANES], residual[first : first + LANES]
         if each_count:
-            p = precision[first : first + _LANES]
-            for k in range(_LANES):
+            p = precision[first : first + LANES]
+            for k in range(LANES):
                 a[k] += p[k] if own[k] == here else 0.0
-            for k in range(_LANES):
+            for k in range(LANES):
                 b[k] += p[k] * r[k] if own[k] == here else 0.0
         else:
-            for k in range(_LANES):
+            for k in range(LANES):
                 b[k] += r[k] if own[k] == here else 0.0
     for i in range(end, num_rows):
         if leaf[i] == here:
-            a[i - end] += precision[i]
-            b[i - end] += precision[i] * residual[i]
-    width = _LANES
+            weight = precision[i] if each_count else 1.0
+            a[i - end] += weight
+            b[i - end] += weight * residual[i]
+    width = LANES
     while width > 1:
         width //= 2
         for k in range(width):
             a[k] += a[k + width]
             b[k] += b[k + width]
-    if not each_count:
-        for i in range(num_rows):
-            count += leaf[i] == here
-        a[0] = count
-    return a[0], b[0]
+    if each_count:
+        return a[0], b[0]
+    for i in range(num_rows):
+        count += leaf[i] == here
+    return float(count), b[0]
 
 
 @vectorised
