@@ -27,6 +27,7 @@ from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
 from bdtppl.inference.additive.leaf_scale import draw_leaf_factors
 from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.monotone import sweep_monotone
+from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,
@@ -229,12 +230,14 @@ class AdditiveKernel:
         room: Room,
         *,
         grows: bool = False,
+        precision: np.ndarray | None = None,
     ) -> AdditiveState:
         """Redraw everything once, in place: the arrays of the state change.
 
         With ``grows`` a visit redraws the nodes of all levels, one after the other, so that a tree
         of one leaf grows to its full depth at once: for the first sweeps, as grow-from-root passes
-        do (He and Hahn 2023, Stochastic tree ensembles for regularized nonlinear regression).
+        do (He and Hahn 2023, Stochastic tree ensembles for regularized nonlinear regression). With
+        ``precision``, float64 [n], these are the precisions of the targets, and no noise is drawn.
         """
         prior, rows = self.prior, self.rows
         growing = GROUPS * _block_width(rows) + np.arange(prior.max_depth)[None]
@@ -243,15 +246,15 @@ class AdditiveKernel:
         if prior.sparsity is not None:
             tables = tables._replace(rule=chances_of_rules(rows, state.feature_weight))
         for which in range(prior.num_sums):
-            precision, factor = self._draw_linear(generator, state, which)
+            each, factor = self._draw_linear(generator, state, which, precision)
             scale = float(state.leaf_scale[which])
             shared = (
                 rows,
                 tables._replace(precision=scale**-2),
                 room,
-                precision,
+                each,
                 factor,
-                prior.link == "logit" or prior.noise_trees > 0 or self.design.has_weights,
+                each is not rows.weights or self.design.has_weights,
                 state.left[which],
                 state.rule[which],
                 state.value[which],
@@ -263,8 +266,10 @@ class AdditiveKernel:
             else:
                 sweep(*shared, uniform, normal)
             if prior.draws_leaf_scale:
-                self._draw_leaf_scale(generator, state, which, factor * precision)
-        if prior.noise_trees:
+                self._draw_leaf_scale(generator, state, which, factor * each)
+        if precision is not None:
+            variance = state.variance
+        elif prior.noise_trees:
             variance = self._draw_noise(generator, state, tables, room)
         else:
             variance = self._draw_variance(generator, state)
@@ -286,6 +291,22 @@ class AdditiveKernel:
                 state = state._replace(variance=self._draw_variance(generator, state))
         return state
 
+    def drawn(self, state: AdditiveState) -> dict[str, np.ndarray]:
+        """Return the parts of a state that its draw keeps, by name."""
+        prior, fits = self.prior, len(self.rows.feature) <= np.iinfo(np.int16).max
+        names = ["value", "variance", "feature_weight"]
+        names += ["noise_value"] * (prior.noise_trees > 0)
+        names += ["linear", "linear_deviation"] * (len(self.terms) > 0)
+        names += ["leaf_scale"] * prior.draws_leaf_scale
+        kept = {name: np.asarray(getattr(state, name)) for name in names}
+        for name in ("rule", "noise_rule")[: 1 + (prior.noise_trees > 0)]:
+            kept[name] = getattr(state, name).astype(np.int16 if fits else np.int32)
+        return kept
+
+    def posterior(self, drawn: dict[str, Any], **more: Any) -> SumPosterior:
+        """Make a posterior of draws [chain, draw, ...] by name."""
+        return SumPosterior(prior=self.prior, design=self.design, y=self.y, **more, **drawn)
+
     def _draw_variance(self, generator: np.random.Generator, state: AdditiveState) -> float:
         """Draw the one variance of the noise."""
         prior, weights = self.prior, self.rows.weights
@@ -296,14 +317,20 @@ class AdditiveKernel:
         return spread / generator.chisquare(degrees + weights.sum())
 
     def _draw_linear(
-        self, generator: np.random.Generator, state: AdditiveState, which: int
+        self,
+        generator: np.random.Generator,
+        state: AdditiveState,
+        which: int,
+        precision: np.ndarray | None = None,
     ) -> tuple[np.ndarray, float]:
-        """Redraw the targets of a sum and its linear terms, in place.
+        """Redraw the targets of a sum, unless precisions are given, and its linear terms, in place.
 
         The product of the array and the number returned is the precision of the targets.
         """
-        precision = self._draw_targets(generator, state, which)
-        factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
+        factor = 1.0
+        if precision is None:
+            precision = self._draw_targets(generator, state, which)
+            factor = 1.0 if self.prior.noise_trees else 1 / float(state.variance)
         left, order = state.left[which], self.order
         in_order = None if precision is self.rows.weights else precision[order]
         for place, (term, own) in enumerate(self.terms):

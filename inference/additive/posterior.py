@@ -27,6 +27,34 @@ _ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_v
 
 
 @dataclass(frozen=True, eq=False)
+class TreatmentEffect:
+    """Draws of what a treatment adds to a sum, (b_0 + (b_1 - b_0) z) tau(x) at the treatment z.
+
+    Attributes
+    ----------
+    sums
+        Draws of tau.
+    coding
+        float64 [chain, draw, 2]; b_0 and b_1.
+    feature
+        Feature of the treatment.
+    """
+
+    sums: "SumPosterior"
+    coding: np.ndarray
+    feature: int
+
+    def of_one_unit(self, matrix: np.ndarray) -> np.ndarray:
+        """Return the effect of one more unit of treatment, [chain, draw, m], at rows [m, d]."""
+        return np.diff(self.coding) * self.sums.sums(matrix)[:, :, 0]
+
+    def added(self, matrix: np.ndarray) -> np.ndarray:
+        """Return what the treatment of rows [m, d] adds, [chain, draw, m]."""
+        factor = self.coding[..., :1] + np.diff(self.coding) * matrix[:, self.feature]
+        return factor * self.sums.sums(matrix)[:, :, 0]
+
+
+@dataclass(frozen=True, eq=False)
 class SumPosterior:
     """Equally weighted draws of sums of m trees of at most L levels; n training rows.
 
@@ -58,6 +86,8 @@ class SumPosterior:
     leaf_scale
         float64 [chain, draw, sum]; standard deviation of the values of leaves; None if it is the
         prior's.
+    effect
+        What a treatment adds to the sum, as in Bayesian causal forests; None without one.
     scale
         Scale on which real targets are the sum plus noise. The prior, the sums and the noise are on
         this scale; targets, their means, densities and draws are not.
@@ -76,6 +106,7 @@ class SumPosterior:
     linear: np.ndarray | None = None
     linear_deviation: np.ndarray | None = None
     leaf_scale: np.ndarray | None = None
+    effect: TreatmentEffect | None = None
     scale: TargetScale = IDENTITY
 
     log_evidence = log_evidence_se = np.nan
@@ -154,7 +185,10 @@ class SumPosterior:
             if getattr(self, name) is not None
         }
         stats = {name: np.reshape(a, -1)[draws][None] for name, a in self.sample_stats.items()}
-        return replace(self, **arrays, sample_stats=stats)
+        if (effect := self.effect) is not None:
+            coding = effect.coding.reshape(-1, 2)[draws][None]
+            effect = replace(effect, sums=effect.sums.take(draws), coding=coding)
+        return replace(self, **arrays, sample_stats=stats, effect=effect)
 
     def in_units(self, unit: float) -> "SumPosterior":
         """Return the posterior of targets multiplied by a factor."""
@@ -177,8 +211,11 @@ class SumPosterior:
         if noise is not None:
             noise = np.where(noise == 1, 1, noise * unit ** (2 / self.prior.noise_trees))
         lost = self.design.total_weight * math.log(unit)
+        if (effect := self.effect) is not None:
+            effect = replace(effect, sums=effect.sums.in_units(unit))
         return replace(
             self,
+            effect=effect,
             prior=prior,
             y=self.y * unit,
             value=self.value * unit,
@@ -243,6 +280,8 @@ class SumPosterior:
             Rows [m, d].
         """
         trees = self._evaluation(bins_of(self.design, matrix)).reshape(*self.rule.shape[:3], -1)
+        if self.effect is not None:
+            trees += self.effect.added(matrix)[:, :, None]
         return (
             trees + self.prior.offsets_at(matrix) + self._linear_terms(matrix, lambda drawn: drawn)
         )
@@ -255,7 +294,7 @@ class SumPosterior:
         matrix
             Rows [m, d].
         """
-        if self.scale != IDENTITY:
+        if self.scale != IDENTITY or self.effect is not None:
             return self.means(matrix).mean(axis=(0, 1))
         # Contiguous, because the bits of a sum depend on the order in memory.
         linear = self._linear_terms(matrix, lambda drawn: drawn.copy("C").mean(axis=(0, 1)))

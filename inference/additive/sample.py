@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
 from bdtppl.inference.additive.posterior import SumPosterior
 from bdtppl.inference.parallel import fan_out, num_workers
 from bdtppl.inference.run import MOST_EXTENSIONS, Inference
@@ -25,7 +24,7 @@ class SumsUnderWay(NamedTuple):
     seed
         Seed of the run.
     chains
-        `AdditiveState` of arrays [chain, ...].
+        State of the kernel, of arrays [chain, ...].
     extensions
         Number of extensions of the chains.
     agree
@@ -39,7 +38,7 @@ class SumsUnderWay(NamedTuple):
     """
 
     seed: int
-    chains: AdditiveState
+    chains: Any
     extensions: int
     agree: bool
     sweep: np.ndarray
@@ -62,7 +61,7 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
     Attributes
     ----------
     kernel
-        The transition kernel.
+        The transition kernel: an `AdditiveKernel` or a `CausalKernel`.
     chains, warmup, draws, thin
         Chains, warm-up sweeps of each, and draws that are kept, one every ``thin`` sweeps.
     extensions, agree
@@ -74,7 +73,7 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
 
     counts: ClassVar[str] = "sweeps"
 
-    kernel: AdditiveKernel
+    kernel: Any
     chains: int
     warmup: int
     draws: int
@@ -116,18 +115,9 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         if self.done is not None:
             return self.done
         first = self.kernel.init()
-        num_rules = len(self.kernel.rows.feature)
-        small = np.int16 if num_rules <= np.iinfo(np.int16).max else np.int32
-        types = {"rule": small, "value": float, "variance": float, "feature_weight": float}
-        if self.kernel.prior.noise_trees:
-            types |= {"noise_rule": small, "noise_value": float}
-        if self.kernel.terms:
-            types |= {"linear": float, "linear_deviation": float}
-        if self.kernel.prior.draws_leaf_scale:
-            types |= {"leaf_scale": float}
         drawn = {
-            name: np.zeros((self.chains, 0, *np.shape(getattr(first, name))), kind)
-            for name, kind in types.items()
+            name: np.zeros((self.chains, 0, *part.shape), part.dtype)
+            for name, part in self.kernel.drawn(first).items()
         }
         chains = jax.tree.map(lambda a: np.stack([np.asarray(a)] * self.chains), first)
         nothing = np.zeros(0, int), drawn, np.zeros((self.chains, 0))
@@ -196,13 +186,12 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
         end = min(end, self._num_sweeps(extensions))
         sweeps = range(state.reached, end)
         new = self._kept(extensions, end, np.array(sweeps))
-        kinds = {name: record.dtype for name, record in state.drawn.items()}
         grows = min(_GROWING_SWEEPS, self._warmup(extensions))
         tasks = [
             (chain, jax.tree.map(lambda a, c=chain: a[c], state.chains))
             for chain in range(self.chains)
         ]
-        shared = self.kernel, state.seed, grows, kinds, sweeps, new
+        shared = self.kernel, state.seed, grows, sweeps, new
         made = fan_out(_advance_chain, tasks, shared=shared)
         chains, drawn, log_likelihood = jax.tree.map(lambda *a: np.stack(a), *made)
         old = np.isin(state.sweep, self._kept(extensions, end, state.sweep))
@@ -218,31 +207,25 @@ class SumChains(Inference[SumsUnderWay, SumPosterior]):
 
     def result(self, state: SumsUnderWay) -> SumPosterior:
         """Return the draws."""
-        return SumPosterior(
-            prior=self.kernel.prior,
-            design=self.kernel.design,
-            y=self.kernel.y,
-            sample_stats={"log_likelihood": state.log_likelihood[:, state.sweep]},
-            **state.drawn,
-        )
+        log_likelihood = state.log_likelihood[:, state.sweep]
+        return self.kernel.posterior(state.drawn, sample_stats={"log_likelihood": log_likelihood})
 
 
 def _advance_chain(
-    kernel: AdditiveKernel,
+    kernel: Any,
     seed: int,
     growing_sweeps: int,
-    kinds: dict[str, Any],
     sweeps: range,
     kept: np.ndarray,
     chain: int,
-    state: AdditiveState,
-) -> tuple[AdditiveState, dict[str, np.ndarray], np.ndarray]:
+    state: Any,
+) -> tuple[Any, dict[str, np.ndarray], np.ndarray]:
     """Advance a copy of one chain; return its state, the draws to keep and log likelihoods."""
     room, log_likelihood = kernel.make_room(), np.empty(len(sweeps))
-    state = jax.tree.map(np.array, state)._replace(variance=float(state.variance))
+    state = jax.tree.map(lambda part: part.copy(), state)
     drawn = {
-        name: np.empty((len(kept), *np.shape(getattr(state, name))), kind)
-        for name, kind in kinds.items()
+        name: np.empty((len(kept), *part.shape), part.dtype)
+        for name, part in kernel.drawn(state).items()
     }
     places = {sweep: place for place, sweep in enumerate(kept.tolist())}
     for number, sweep in enumerate(sweeps):
@@ -253,6 +236,6 @@ def _advance_chain(
         state = kernel.advance(generator, state, room, grows=sweep < growing_sweeps)
         log_likelihood[number] = kernel.log_likelihood(state)
         if sweep in places:
-            for name, record in drawn.items():
-                record[places[sweep]] = getattr(state, name)
+            for name, part in kernel.drawn(state).items():
+                drawn[name][places[sweep]] = part
     return jax.tree.map(np.asarray, state), drawn, log_likelihood
