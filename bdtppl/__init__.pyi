@@ -9,6 +9,7 @@ from bdtppl.compiled_code import keep_compiled_code as keep_compiled_code
 from bdtppl.estimators.bart import BARTClassifier as BARTClassifier
 from bdtppl.estimators.bart import BARTRegressor as BARTRegressor
 from bdtppl.estimators.base import ChoiceWarning as ChoiceWarning
+from bdtppl.estimators.bcf import BCFRegressor as BCFRegressor
 from bdtppl.estimators.dcc import DCCTreeClassifier as DCCTreeClassifier
 from bdtppl.estimators.dcc import DCCTreeRegressor as DCCTreeRegressor
 from bdtppl.estimators.exact import ExactTreeClassifier as ExactTreeClassifier
@@ -33,6 +34,7 @@ from bdtppl.plotting import plot_comparison as plot_comparison
 from bdtppl.plotting import plot_density as plot_density
 from bdtppl.plotting import plot_effects as plot_effects
 from bdtppl.plotting import plot_evidence as plot_evidence
+from bdtppl.plotting import plot_overlap as plot_overlap
 from bdtppl.plotting import plot_partial_dependence as plot_partial_dependence
 from bdtppl.plotting import plot_partitions as plot_partitions
 from bdtppl.plotting import plot_predictive as plot_predictive
@@ -41,6 +43,7 @@ from bdtppl.plotting import plot_roc as plot_roc
 from bdtppl.plotting import plot_structures as plot_structures
 from bdtppl.plotting import plot_topologies as plot_topologies
 from bdtppl.plotting import plot_trajectories as plot_trajectories
+from bdtppl.plotting import plot_treatment_effects as plot_treatment_effects
 from bdtppl.plotting import plot_tree as plot_tree
 from bdtppl.report import write_report as write_report
 from bdtppl.storage import load as load

@@ -29,10 +29,10 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     -------
     dict
         The groups ``posterior`` (``sigma`` of real targets on the scale of the sum, ``num_leaves``
-        of all trees, ``max_leaf_depth``, ``splits_on`` each feature, and ``feature_weight`` under a
-        sparse prior), ``sample_stats`` and ``trees``.
+        of all trees, ``max_leaf_depth``, ``splits_on`` each feature, ``average_effect`` of a
+        treatment, and ``feature_weight`` under a sparse prior), ``sample_stats`` and ``trees``.
     """
-    chains, draws = posterior.variance.shape
+    (chains, draws), weights = posterior.variance.shape, posterior.row_weights
     coordinates = {"chain": range(chains), "draw": range(draws)}
     described: dict[str, tuple] = {
         "num_leaves": (DRAW_AXES, posterior.num_leaves),
@@ -41,6 +41,9 @@ def label_sum_draws(posterior: SumPosterior, *, classes: Any = None) -> dict[str
     }
     if posterior.prior.link == "identity":
         described["sigma"] = (DRAW_AXES, posterior.sigma)
+    if posterior.effect is not None:
+        effects = posterior.effect.of_one_unit(posterior.matrix)
+        described["average_effect"] = (DRAW_AXES, effects @ weights / weights.sum())
     if posterior.prior.sparsity is not None:
         described["feature_weight"] = ((*DRAW_AXES, "feature"), posterior.feature_weight)
     trees: dict[str, tuple] = {

@@ -163,6 +163,12 @@ class BARTNoiseParameters:
         "(heteroskedastic BART, Pratola and others 2020); 0 for one variance for all rows.",
         least=0,
     )
+
+
+@declared
+class BARTScaleParameters:
+    """The scale of real targets."""
+
     target_scale: Literal[ScaleName, "auto"] = parameter(
         "auto",
         'Scale on which targets are a sum plus noise: "log" for targets above 0, "log1p" for those '
@@ -187,7 +193,7 @@ class BARTClassParameters:
     )
 
 
-class BART(BARTParameters, ReadableSums, TableEstimator):
+class BART(BARTParameters, TableEstimator):
     """The inference, for any kind of target.
 
     Attributes
@@ -245,6 +251,8 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
     num_thrown_away_: int | None = None  # absent from models in older files
     _last_run: tuple[SumChains, Any] | None = None
     _calibrated: Any
+    _hidden: tuple[str, ...] = ()  # columns that no tree of the sum splits on
+    _kernel: Any = AdditiveKernel
     _scale = staticmethod(lambda matrix, y, weights, found: IDENTITY)
     _unit = staticmethod(lambda y: 1.0)
     _noise: Any
@@ -274,7 +282,9 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
             column=schema.column,
         )
         design = replace(design, matrix=matrix)
-        warn_of_no_cut(schema, design, stacklevel=4, but=(*self._whole, self.offset or ""))
+        warn_of_no_cut(
+            schema, design, stacklevel=4, but=(*self._whole, *self._hidden, self.offset or "")
+        )
         prior = self._calibrated(
             design,
             y,
@@ -296,7 +306,7 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         chains = made_of(
             self,
             SumChains,
-            kernel=AdditiveKernel(prior, design, y),
+            kernel=self._kernel(prior, design, y),
             extensions=num_extensions(self, work, _MOST_WORK, _AUTO_EXTENSIONS),
             agree=predictions_agree if self.extensions == "auto" else agree,
         )
@@ -465,53 +475,11 @@ class BART(BARTParameters, ReadableSums, TableEstimator):
         }
 
 
-@estimator
-class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
-    """Regress by sums of trees, each Gibbs-sampled given the others (BART).
+class RealSums(BARTNoiseParameters, RealTargets):
+    """Sums of trees for real targets."""
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bdtppl import BARTRegressor
-    >>> X = np.linspace(0, 1, 60)[:, None]
-    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
-    >>> model = BARTRegressor(trees=20, warmup=200, random_state=0).fit(X, y)
-    >>> model.mean_draws(X[:5]).shape
-    (4, 100, 5)
-    >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
-    True
-    """
-
-    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
-        targets = super()._read_targets(y, kept)
-        if self.target_scale != "auto":
-            TargetScale(self.target_scale).require(targets, np.flatnonzero(kept))
-        return targets
-
-    def _scale(
-        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
-    ) -> TargetScale:
-        """Return the scale of targets [n] that was requested, or that predicts best."""
-        if self.offset is not None:
-            if self.target_scale not in ("auto", "identity"):
-                raise ValueError(
-                    f"target_scale must be 'auto' or 'identity' with an offset, which is added to "
-                    f"targets as they are; got {self.target_scale!r}."
-                )
-            return IDENTITY
-        if self.target_scale != "auto":
-            return TargetScale.fitted(self.target_scale, y, weights)
-        return choose_scale(self, matrix, y, weights, found)
-
-    @property
-    def target_scale_(self) -> str:
-        """Name of the scale of the targets that the sum is on; see ``posterior_.scale``."""
-        return self.posterior_.scale.kind
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """What ``target_scale="auto"`` chose, as a parameter."""
-        return {"target_scale": self.target_scale_} if self.target_scale == "auto" else {}
+    posterior_: SumPosterior
+    _by_draw: Any
 
     @staticmethod
     def _unit(y: np.ndarray) -> float:
@@ -564,7 +532,56 @@ class BARTRegressor(BARTNoiseParameters, RealTargets, BART):
 
 
 @estimator
-class BARTClassifier(BARTClassParameters, ClassTargets, BART):
+class BARTRegressor(BARTScaleParameters, RealSums, ReadableSums, BART):
+    """Regress by sums of trees, each Gibbs-sampled given the others (BART).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import BARTRegressor
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> model = BARTRegressor(trees=20, warmup=200, random_state=0).fit(X, y)
+    >>> model.mean_draws(X[:5]).shape
+    (4, 100, 5)
+    >>> bool(np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.3)
+    True
+    """
+
+    def _read_targets(self, y: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        targets = super()._read_targets(y, kept)
+        if self.target_scale != "auto":
+            TargetScale(self.target_scale).require(targets, np.flatnonzero(kept))
+        return targets
+
+    def _scale(
+        self, matrix: np.ndarray, y: np.ndarray, weights: np.ndarray, found: Mapping[str, Any]
+    ) -> TargetScale:
+        """Return the scale of targets [n] that was requested, or that predicts best."""
+        if self.offset is not None:
+            if self.target_scale not in ("auto", "identity"):
+                raise ValueError(
+                    f"target_scale must be 'auto' or 'identity' with an offset, which is added to "
+                    f"targets as they are; got {self.target_scale!r}."
+                )
+            return IDENTITY
+        if self.target_scale != "auto":
+            return TargetScale.fitted(self.target_scale, y, weights)
+        return choose_scale(self, matrix, y, weights, found)
+
+    @property
+    def target_scale_(self) -> str:
+        """Name of the scale of the targets that the sum is on; see ``posterior_.scale``."""
+        return self.posterior_.scale.kind
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What ``target_scale="auto"`` chose, as a parameter."""
+        return {"target_scale": self.target_scale_} if self.target_scale == "auto" else {}
+
+
+@estimator
+class BARTClassifier(BARTClassParameters, ClassTargets, ReadableSums, BART):
     """Classify by sums of trees, each Gibbs-sampled given the others (BART).
 
     Examples

@@ -64,7 +64,7 @@ def find_features(
     every = [int(directions.get(name, 0)) for name in schema.features] if directions else []
     found: dict[str, Any] = {"groups": tuple(features[: len(own + slopes)])}
     found["monotone"] = tuple(every)
-    hidden = features[: len(own)]
+    hidden = features[: len(own)] + [schema.features.index(name) for name in model._hidden]
     if own:
         _refuse_missing(matrix, features[0], own[0], "group", " Give such rows their own group.")
         number = len(np.unique(matrix[:, features[0]]))

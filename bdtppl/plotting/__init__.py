@@ -13,6 +13,7 @@ from bdtppl.plotting.predictive import plot_predictive
 from bdtppl.plotting.roc import plot_roc
 from bdtppl.plotting.topologies import plot_topologies
 from bdtppl.plotting.trajectories import plot_trajectories
+from bdtppl.plotting.treatment import plot_overlap, plot_treatment_effects
 from bdtppl.plotting.tree import plot_structures, plot_tree
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "plot_density",
     "plot_effects",
     "plot_evidence",
+    "plot_overlap",
     "plot_partial_dependence",
     "plot_partitions",
     "plot_predictive",
@@ -30,5 +32,6 @@ __all__ = [
     "plot_structures",
     "plot_topologies",
     "plot_trajectories",
+    "plot_treatment_effects",
     "plot_tree",
 ]

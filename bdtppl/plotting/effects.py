@@ -68,7 +68,7 @@ def plot_effects(
     >>> [ax.get_xlabel() for ax in plot_effects(model, 2)]
     ['x0', 'x1']
     """
-    if not hasattr(model, "effects"):
+    if not hasattr(model, "fewest_columns"):
         raise TypeError(
             f"Effects are of sums of trees; a {type(model).__name__} has none: see "
             f"plot_partial_dependence."

@@ -202,6 +202,11 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     if scale is not None:
         _require_array("leaf_scale", scale, np.float64, (*shape, prior.num_sums))
         _require(((scale > 0) & (scale < np.inf)).all(), "scales of leaves")
+    if (effect := posterior.effect) is not None:
+        _require_array("coding", effect.coding, np.float64, (*shape, 2))
+        _require(np.isfinite(effect.coding).all() and effect.feature in features, "treatment")
+        _require(effect.sums.variance.shape == shape and effect.sums.effect is None, "effect")
+        _require_sum_posterior(effect.sums)
     _require_array("variance", posterior.variance, np.float64, shape)
     _require((posterior.variance > 0).all() and np.isfinite(posterior.variance).all(), "variances")
     weight = posterior.feature_weight

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.posterior import SumPosterior, TreatmentEffect
 from bdtppl.inference.hard.posterior import Posterior
 from bdtppl.inference.posteriors import AnyPosterior
 from bdtppl.inference.soft.posterior import SoftPosterior
@@ -64,6 +64,10 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
     elif isinstance(posterior, SumPosterior):
         arrays |= _attributes(posterior, ("y", *_SUMS))
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
+        if (effect := posterior.effect) is not None:
+            described["effect"], own = describe_posterior(effect.sums)
+            described["effect"]["feature"] = effect.feature
+            arrays |= under("effect", own | {"coding": effect.coding})
         numbers = ("scale",)
     else:
         arrays |= {"y": posterior.y, "statistics": posterior.statistics}
@@ -93,7 +97,8 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
         If it cannot have written them.
     """
     stats = below("sample_stats", arrays)
-    values = {name: decode(each) for name, each in described.items()}
+    nested = described.get("effect")
+    values = {name: decode(each) for name, each in described.items() if name != "effect"}
     kind = values.pop("kind")
     if kind == "soft":
         return _rebuild_soft(values, arrays, stats)
@@ -101,6 +106,11 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
         raise ValueError(f"posteriors of the kind {kind!r} are not known")
     values["design"] = _rebuild_design(values["design"], below("design", arrays))
     if kind == "sums":
+        if nested is not None:
+            own = below("effect", arrays)
+            parts = {name: each for name, each in nested.items() if name != "feature"}
+            sums: Any = rebuild_posterior(parts, own)
+            values["effect"] = TreatmentEffect(sums, own["coding"], nested["feature"])
         return SumPosterior(**values, y=arrays["y"], sample_stats=stats, **_take(arrays, _SUMS))
     return Posterior(
         **values,

@@ -26,12 +26,10 @@ import numpy as np
 
 from bdtppl.inference.additive.complete_trees import evaluate
 from bdtppl.inference.additive.kernel import AdditiveKernel, AdditiveState
-from bdtppl.inference.additive.kernels import Room
-from bdtppl.inference.additive.posterior import SumPosterior, TreatmentEffect
+from bdtppl.inference.additive.posterior import CODE_VARIANCE, SumPosterior, TreatmentEffect
+from bdtppl.inference.additive.row_sums import Room
 from bdtppl.models.data.design import Design
 from bdtppl.models.hard.additive import AdditivePrior
-
-CODE_VARIANCE = 0.5
 
 _EFFECT = "effect_"
 

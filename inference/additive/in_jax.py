@@ -14,7 +14,8 @@ import numpy as np
 
 from bdtppl.inference.additive.complete_trees import evaluate
 from bdtppl.inference.additive.kernel import default_moves
-from bdtppl.inference.additive.kernels import LANES, Room, sweep, uniforms_of_visit
+from bdtppl.inference.additive.kernels import sweep, uniforms_of_visit
+from bdtppl.inference.additive.row_sums import LANES, Room
 from bdtppl.inference.additive.tables import (
     MOST_BINS,
     RowTables,

@@ -17,10 +17,8 @@ from scipy.special import logsumexp
 from bdtppl.inference.additive.complete_trees import evaluate
 from bdtppl.inference.additive.kernels import (
     GROUPS,
-    Room,
     sweep,
     sweep_noise,
-    sweep_room,
     uniforms_of_visit,
 )
 from bdtppl.inference.additive.latent import draw_polya_gamma, draw_truncated
@@ -28,6 +26,7 @@ from bdtppl.inference.additive.leaf_scale import draw_leaf_factors
 from bdtppl.inference.additive.linear import LinearTerm
 from bdtppl.inference.additive.monotone import sweep_monotone
 from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.row_sums import Room, sweep_room
 from bdtppl.inference.additive.tables import (
     RowTables,
     SumPriorTables,

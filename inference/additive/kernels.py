@@ -24,13 +24,9 @@ The moves are the same.
 
 All draw from full conditionals, so every draw is accepted (Gibbs sampling). Leaf values are
 integrated out, and drawn after them.
-
-A histogram has two or three numbers in each bin: the sums of precision times residual and of
-precisions, and the number of rows, where it differs from the second by more than a factor.
 """
 
 import math
-from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -44,7 +40,13 @@ from bdtppl.inference.additive.complete_trees import (
     node_splits,
     vectorised,
 )
-from bdtppl.inference.additive.tables import MOST_BINS
+from bdtppl.inference.additive.row_sums import (
+    clear,
+    fill_histograms,
+    sum_left,
+    sums_of_leaves,
+    totals,
+)
 
 # A loop that finds a maximum is vectorised only where no number may be NaN or a signed zero. The
 # compiler may not reorder sums: it optimises a function again in each function that calls it, and
@@ -58,63 +60,6 @@ _EXPONENT_OF_1 = 1023.0
 _LEAST_LOG = -690.0
 
 GROUPS = 100  # times the number of groups of a block, added to the level of a move
-LANES = 64  # sums of every 64th row: vector units add them side by side
-_CACHED_ROWS = 4096  # which stay in the processor's cache while several columns are read
-
-
-class Room(NamedTuple):
-    """Arrays that a sweep works in; their contents between two moves are meaningless.
-
-    Attributes
-    ----------
-    histogram
-        float64 [3, leaves * V + 256]; what lies behind the first leaves * V is never read.
-    sums
-        float64 [leaves, 3, R]; sums on the left side of each rule.
-    gain, weight
-        float64 [R].
-    scaled, bits
-        float64 [R], and the same memory as int64 [R].
-    node
-        int64 [4, nodes]; of each node the number of its histogram, or -1, and of each histogram its
-        node, and the first and the end of the groups that it is over.
-    start
-        uint64 [2, nodes]; where the bins of a column begin in the histogram of each node, and the
-        column.
-    of_leaf
-        float64 [2, nodes]; sums over the rows of each leaf.
-    lanes
-        float64 [2, 64]; partial sums of a leaf.
-    leaf
-        uint8 [3, n]; leaf of each row in the tree that is redrawn, in the one before, and below a
-        side of a split.
-    """
-
-    histogram: np.ndarray
-    sums: np.ndarray
-    gain: np.ndarray
-    weight: np.ndarray
-    scaled: np.ndarray
-    bits: np.ndarray
-    node: np.ndarray
-    start: np.ndarray
-    of_leaf: np.ndarray
-    lanes: np.ndarray
-    leaf: np.ndarray
-
-
-def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Room:
-    """Allocate what a sweep works in."""
-    leaves, nodes = max(2**levels, 2), 2 ** (levels + 1) - 1
-    scaled = np.empty(num_rules)
-    return Room(
-        histogram=np.empty((3, leaves * num_bins + MOST_BINS)),
-        sums=np.empty((leaves, 3, num_rules)), gain=np.empty(num_rules),
-        weight=np.empty(num_rules), scaled=scaled, bits=scaled.view(np.int64),
-        node=np.empty((4, nodes), np.int64), start=np.empty((2, nodes), np.uint64),
-        of_leaf=np.empty((2, nodes)), lanes=np.empty((2, LANES)),
-        leaf=np.empty((3, num_rows), np.uint8),
-    )  # fmt: skip
 
 
 @inlined
@@ -187,113 +132,6 @@ def _block_of(group, width, uniform, num_groups):
     return max(low, 0), min(low + width, num_groups)
 
 
-@vectorised
-def _add_rows(
-    bins, first, leaf, residual, precision, each_count, start, column, is_shared, histogram
-):  # fmt: skip
-    """Add rows from the ``first`` on to the bins of a histogram for each leaf."""
-    sums, precisions, counts = histogram
-    if each_count:
-        for i in range(len(leaf)):
-            v = leaf[i]
-            k = start[v] + bins[column[v], first + i]
-            sums[k] += precision[i] * residual[i]
-            precisions[k] += precision[i]
-            counts[k] += 1.0
-    elif is_shared:
-        own = bins[column[0], first : first + len(leaf)]
-        for i in range(len(leaf)):
-            k = start[leaf[i]] + own[i]
-            sums[k] += residual[i]
-            precisions[k] += 1.0
-    else:
-        for i in range(len(leaf)):
-            v = leaf[i]
-            k = start[v] + bins[column[v], first + i]
-            sums[k] += residual[i]
-            precisions[k] += 1.0
-
-
-@vectorised
-def _clear(rows, room, num_slots):
-    """Set the histograms of all slots to 0."""
-    _, _, low, high = room.node
-    for s in range(num_slots):
-        begin = s * rows.offset[-1]
-        for channel in room.histogram:
-            channel[begin + rows.offset[low[s]] : begin + rows.offset[high[s]]] = 0.0
-
-
-@vectorised
-def _count_rows(rows, room, residual, precision, each_count, leaf, num_slots):
-    """Add rows to the histograms of the slots of their leaves."""
-    histogram, (slot_of, _, low, high) = room.histogram, room.node
-    start, column = room.start
-    width = 0
-    for s in range(num_slots):
-        width = max(width, high[s] - low[s])
-    for first in range(0, len(leaf), _CACHED_ROWS):
-        own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
-        for c in range(width):
-            shared = min(low[0] + c, len(rows.offset) - 2)
-            is_shared = True
-            for v in range(len(slot_of)):
-                s = slot_of[v]
-                start[v], column[v] = histogram.shape[1] - MOST_BINS, shared
-                if s >= 0 and low[s] + c < high[s]:
-                    column[v] = low[s] + c
-                    start[v] = s * rows.offset[-1] + rows.offset[low[s] + c]
-                    is_shared = is_shared and low[s] + c == shared
-            _add_rows(
-                rows.group_bins, first, leaf[own], residual[own], precision[own], each_count, start,
-                column, is_shared, histogram,
-            )  # fmt: skip
-
-
-@vectorised
-def _sum_left(rows, room, s, channels, low, high):
-    """Sum a histogram up to the left sides of the rules of some groups."""
-    num_bins = rows.offset[-1]
-    histogram, sums = room.histogram[:, s * num_bins : (s + 1) * num_bins], room.sums[s]
-    for k in range(len(rows.run_rule)):
-        group = rows.group[rows.run_rule[k]]
-        if group < low or group >= high:
-            continue
-        first, count, v = rows.run_rule[k], rows.run_length[k], rows.run_bin[k]
-        missing = rows.run_missing[k]
-        b = a = n = 0.0
-        if missing >= 0:
-            b, a, n = histogram[0, missing], histogram[1, missing], histogram[2, missing]
-        for c in range(count):
-            b += histogram[0, v + c]
-            a += histogram[1, v + c]
-            sums[0, first + c] = b
-            sums[1, first + c] = a
-        if channels > 2:
-            for c in range(count):
-                n += histogram[2, v + c]
-                sums[2, first + c] = n
-    for k in range(len(rows.set_rule)):
-        q = rows.set_rule[k]
-        if q < 0 or rows.group[q] < low or rows.group[q] >= high:
-            continue
-        v, end = rows.offset[rows.group[q]], rows.offset[rows.group[q] + 1]
-        for channel in range(channels):
-            left = 0.0
-            for c in range(end - v):
-                left += rows.goes_left[k, c] * histogram[channel, v + c]
-            sums[channel, q] = left
-
-
-@vectorised
-def _totals(rows, room, s, channels, group, total):
-    """Sum a histogram up over the bins of a group, which are those of all rows."""
-    for c in range(channels):
-        total[c] = 0.0
-        for v in range(rows.offset[group], rows.offset[group + 1]):
-            total[c] += room.histogram[c, s * rows.offset[-1] + v]
-
-
 @_finds_maximum
 def _score_splits(on_left, precision, rows, chance, total, a, n, scale, own, fewest, gain, weight):
     """Write the log gain of each rule, and its weight but for that; returns the largest gain.
@@ -340,7 +178,7 @@ def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, 
     of_one = -_log_of_noise_leaf(prior, 0.0, 0.0)  # what one leaf more multiplies
     if n <= 2 * fewest or prior.log_split[level] == -np.inf:
         return -1
-    _sum_left(rows, room, s, channels, low, high)
+    sum_left(rows, room, s, channels, low, high)
     first, end = rows.first_rule[low], rows.first_rule[high]
     on_left, weight_left = room.sums[s, 0, first:end], room.sums[s, 1, first:end]
     count = room.sums[s, counted, first:end]
@@ -367,7 +205,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     """Draw the leaf (-1) or the split of a node from its histogram, by two uniform numbers."""
     channels = 3 if each_count else 2
     total = np.empty(3)
-    _totals(rows, room, s, channels, low, total)
+    totals(rows, room, s, channels, low, total)
     if prior.degrees > 0:
         return _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, uniform)
     own = prior.precision
@@ -377,7 +215,7 @@ def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, unif
     counted = channels - 1
     n, fewest = total[counted], prior.min_leaf - 0.5
     if n > 2 * fewest and prior.log_split[level] > -np.inf:
-        _sum_left(rows, room, s, channels, low, high)
+        sum_left(rows, room, s, channels, low, high)
         first, end = rows.first_rule[low], rows.first_rule[high]
         sums, chance = room.sums[s], prior.rule[first:end]
         best = _score_splits(
@@ -422,8 +260,8 @@ def _redraw_level(
         num_slots += 1
     if num_slots == 0:
         return
-    _clear(rows, room, num_slots)
-    _count_rows(rows, room, residual, precision, each_count, leaf, num_slots)
+    clear(rows, room, num_slots)
+    fill_histograms(rows, room, residual, precision, each_count, leaf, num_slots)
     for s in range(num_slots):
         v = node_of[s]
         q = _redraw_node(
@@ -471,12 +309,12 @@ def _redraw_rule(
     group, num_groups = rows.group[rule[tree, node]], len(rows.offset) - 1
     low[:num_slots], high[:num_slots] = _block_of(group, width, begin, num_groups)
     place = room.leaf[2]
-    _clear(rows, room, num_slots)
+    clear(rows, room, num_slots)
     for side in range(2):  # where all rows would go on that side
         for i in range(len(leaf)):
             place[i] = left + side if slot_of[leaf[i]] >= 0 else 0
         find_leaves(tree, left + side, rows, rule, place)
-        _count_rows(rows, room, residual, precision, each_count, place, num_slots)
+        fill_histograms(rows, room, residual, precision, each_count, place, num_slots)
     own, fewest, counted = prior.precision, prior.min_leaf - 0.5, channels - 1
     start = rows.first_rule[low[0]]
     num_rules = rows.first_rule[high[0]] - start
@@ -487,8 +325,8 @@ def _redraw_rule(
     total = np.empty(3)
     half = 0.5 * scale * scale
     for s in range(num_slots):
-        _sum_left(rows, room, s, channels, low[0], high[0])
-        _totals(rows, room, s, channels, low[0], total)
+        sum_left(rows, room, s, channels, low[0], high[0])
+        totals(rows, room, s, channels, low[0], total)
         sums = room.sums[s, :, start : start + num_rules]
         is_left = s < on_left
         for q in range(num_rules):
@@ -517,62 +355,6 @@ def _redraw_rule(
     for i in range(len(leaf)):
         leaf[i] = node if slot_of[leaf[i]] >= 0 else leaf[i]
     find_leaves(tree, node, rows, rule, leaf)
-
-
-@vectorised
-def _add_leaf(node, leaf, precision, residual, each_count, lanes):
-    """Sum precisions, and these times residuals, over the rows of a leaf.
-
-    Rows that are a number of lanes apart are summed first, and then the lanes.
-    """
-    count, here, num_rows = 0, np.uint8(node), len(leaf)
-    a, b = lanes[0], lanes[1]
-    lanes[:] = 0.0
-    end = num_rows - num_rows % LANES
-    for first in range(0, end, LANES):
-        own, r = leaf[first : first + LANES], residual[first : first + LANES]
-        if each_count:
-            p = precision[first : first + LANES]
-            for k in range(LANES):
-                a[k] += p[k] if own[k] == here else 0.0
-            for k in range(LANES):
-                b[k] += p[k] * r[k] if own[k] == here else 0.0
-        else:
-            for k in range(LANES):
-                b[k] += r[k] if own[k] == here else 0.0
-    for i in range(end, num_rows):
-        if leaf[i] == here:
-            weight = precision[i] if each_count else 1.0
-            a[i - end] += weight
-            b[i - end] += weight * residual[i]
-    width = LANES
-    while width > 1:
-        width //= 2
-        for k in range(width):
-            a[k] += a[k + width]
-            b[k] += b[k + width]
-    if each_count:
-        return a[0], b[0]
-    for i in range(num_rows):
-        count += leaf[i] == here
-    return float(count), b[0]
-
-
-@vectorised
-def sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf):
-    """Sum precisions, and these times residuals, over the rows of each leaf, float64 [2, nodes]."""
-    sums = room.of_leaf
-    sums[:] = 0.0
-    for first in range(0, len(leaf), _CACHED_ROWS):
-        own = slice(first, min(first + _CACHED_ROWS, len(leaf)))
-        for v in range(sums.shape[1]):
-            if is_leaf(rule, tree, v):
-                a, b = _add_leaf(
-                    v, leaf[own], precision[own], residual[own], each_count, room.lanes
-                )
-                sums[0, v] += a
-                sums[1, v] += b
-    return sums
 
 
 @vectorised

@@ -35,9 +35,9 @@ from bdtppl.inference.additive.complete_trees import (
 from bdtppl.inference.additive.kernels import (
     move,
     redraw_values,
-    sums_of_leaves,
     uniforms_of_move,
 )
+from bdtppl.inference.additive.row_sums import sums_of_leaves
 
 
 @vectorised

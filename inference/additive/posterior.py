@@ -22,6 +22,9 @@ from bdtppl.models.hard.additive import AdditivePrior, AdditiveTrees, class_prob
 from bdtppl.models.hard.linear import LinearColumns
 from bdtppl.models.hard.tree import Tree
 
+CODE_VARIANCE = 0.5
+"""Prior variance of the codes of a treatment that is given or not."""
+
 _SCALED = ("linear", "linear_deviation", "leaf_scale")
 _ARRAYS = ("rule", "value", "variance", "feature_weight", "noise_rule", "noise_value", *_SCALED)
 
@@ -43,6 +46,11 @@ class TreatmentEffect:
     sums: "SumPosterior"
     coding: np.ndarray
     feature: int
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether codes are drawn, as of a treatment that is given or not; if not, a scale is."""
+        return not self.sums.prior.draws_leaf_scale
 
     def of_one_unit(self, matrix: np.ndarray) -> np.ndarray:
         """Return the effect of one more unit of treatment, [chain, draw, m], at rows [m, d]."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from bdtppl.inference.additive.complete_trees import grow_prior
-from bdtppl.inference.additive.posterior import SumPosterior
+from bdtppl.inference.additive.posterior import CODE_VARIANCE, SumPosterior
 from bdtppl.inference.additive.tables import prior_tables, row_tables
 
 
@@ -66,8 +66,14 @@ def draw_sum_prior(
         sign = prior.linear_columns(design).signs(prior.monotone)
         coefficient = np.where(sign, sign * np.abs(coefficient), coefficient)
         drawn |= {"linear": coefficient, "linear_deviation": deviation}
+    if (effect := posterior.effect) is not None:
+        coding = np.broadcast_to([0.0, 1.0], (1, num_draws, 2))
+        if effect.is_coded:
+            coding = CODE_VARIANCE**0.5 * rng.standard_normal(coding.shape)
+        effect = replace(effect, sums=draw_sum_prior(rng, effect.sums, num_draws), coding=coding)
     prior_draws = replace(
         posterior,
+        effect=effect,
         **drawn,
         rule=rule,
         value=value,

@@ -12,10 +12,15 @@ _ROWS_OF_SUMS = 50
 def predicted(posterior: SumPosterior) -> np.ndarray:
     """Predict fifty training rows by each draw, [chain, draw, 50], each times its weight's root.
 
-    Variances summed over rows then count a row by its weight.
+    Variances summed over rows then count a row by its weight. Effects of a treatment are predicted
+    as well, so that the last axis is twice as long.
     """
     rows = _spread(posterior, _ROWS_OF_SUMS)
-    return _at_rows(posterior, rows) * np.sqrt(posterior.row_weights[rows])
+    found = _at_rows(posterior, rows) * np.sqrt(posterior.row_weights[rows])
+    if posterior.effect is None:
+        return found
+    effects = posterior.effect.of_one_unit(posterior.matrix[rows])
+    return np.concatenate([found, effects * np.sqrt(posterior.row_weights[rows])], axis=-1)
 
 
 def _at_rows(posterior: AnyPosterior, rows: np.ndarray) -> np.ndarray:
