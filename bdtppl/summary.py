@@ -295,6 +295,9 @@ def _sum_facts(summary: Mapping[str, Any]) -> dict[str, str]:
         "draws": f"{summary['draws']:,} in each of {_counted(summary['chains'], 'chain')}",
         "agreement": _chains_in_words(summary),
     }
+    if "average_effect" in summary:
+        effect = map(number, (summary["average_effect"], *summary["average_effect_interval"]))
+        facts["average effect"] = "{} (95 % interval {} to {})".format(*effect)
     if "sigma" in summary:
         low, high = summary["sigma_interval"]
         sigma, low, high = map(number, (summary["sigma"], low, high))

@@ -1,13 +1,18 @@
 """Sums of trees with the effect of a treatment: the law of the kernel, and the estimator."""
 
+import functools
+import warnings
 from dataclasses import replace
 
 import additive_problems as ap
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from tiers import slow_but
 
+from bdtppl import BARTRegressor, BCFRegressor, load, plot_overlap, plot_treatment_effects
 from bdtppl.inference.additive import causal
 from bdtppl.inference.additive.causal import CausalKernel, CausalState
 from bdtppl.inference.additive.kernel import AdditiveKernel
@@ -119,3 +124,101 @@ def test_a_wrong_full_conditional_is_noticed(wrong, name, monkeypatch):
     is_coded, settings = CHECKS[name]
     wrong(monkeypatch)
     assert least_p_value(*prior_and_law_after(8, 1500, is_coded, **settings)) < 1e-4
+
+
+# The estimator.
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(120, 3))
+Z = (RNG.random(120) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+TAU = np.where(X[:, 1] > 0, 3.0, 1.0)
+Y = X[:, 0] + TAU * Z + 0.3 * RNG.normal(size=120)
+FEW = {"warmup": 60, "draws": 40, "chains": 2, "extensions": 0, "random_state": 0}
+
+
+@functools.cache
+def fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # short chains may disagree
+        return BCFRegressor(**FEW).fit(X, Y, treatment=Z)
+
+
+def test_effects_are_found_and_averaged():
+    model = fitted()
+    effects = model.effects()
+    assert np.mean((effects.low < TAU) & (effects.high > TAU)) > 0.8
+    assert np.sqrt(np.mean((effects.mean - TAU) ** 2)) < 0.5
+    each = model.effect_draws()
+    assert each.shape == (2, 40, 120)
+    np.testing.assert_allclose(model.effect_draws(X), each)
+    average = model.average_effect("treated", 0.9)
+    assert average.mean == pytest.approx(each[..., Z == 1].mean())
+    assert abs(average.mean - TAU[Z == 1].mean()) < 0.25
+    widths = {over: own.high - own.low for over, own in model.average_effect_.items()}
+    assert widths["population"] > widths["sample"]
+    np.testing.assert_allclose(model.to_arviz().posterior["average_effect"], each.mean(axis=-1))
+
+
+def test_the_difference_of_predictions_is_the_effect():
+    model = fitted()
+    with_and_without = (model.predict(model.with_treatment(X[:7], own)) for own in (1, 0))
+    np.testing.assert_allclose(np.subtract(*with_and_without), model.effects(X[:7]).mean)
+    interval = model.predict_interval(model.with_treatment(X, Z, model.propensity_))
+    assert np.mean((interval[:, 0] < Y) & (interval[:, 1] > Y)) > 0.8
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_treatment_is_a_column_or_an_array_and_gaps_and_levels_are_read():
+    table = {"a": X[:, 0], "b": X[:, 1], "c": np.where(X[:, 2] > 0, "u", "v")}
+    table["a"] = np.where(np.arange(120) < 5, np.nan, table["a"])
+    given = BCFRegressor(**FEW).fit(table, Y, treatment=Z == 1)
+    named = BCFRegressor(treatment="arm", **FEW).fit({"arm": Z == 1, **table}, Y)
+    np.testing.assert_array_equal(given.effect_draws(table), named.effect_draws(table))
+    assert clone(named).treatment == "arm"
+    some = {name: column[:3] for name, column in table.items()}
+    np.testing.assert_array_equal(
+        named.predict({**some, "arm": Z[:3]}), given.predict(given.with_treatment(some, Z[:3]))
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_dose_has_an_effect_of_each_unit(tmp_path):
+    dose = RNG.integers(0, 4, 120).astype(float)
+    y = X[:, 0] + 2 * dose + 0.3 * RNG.normal(size=120)
+    weights = 1 + RNG.integers(0, 2, 120)
+    model = BCFRegressor(**FEW).fit(X, y, weights, treatment=dose, propensity=1.5)
+    assert abs(model.average_effect().mean - 2) < 0.3
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.effect_draws(X), model.effect_draws(X))
+    table = model.with_treatment(X, dose)  # one propensity holds for all rows
+    np.testing.assert_array_equal(again.predict(table), model.predict(table))
+
+
+def test_figures_show_all_rows():
+    model = fitted()
+    line = plot_treatment_effects(model).get_lines()[0].get_ydata()
+    np.testing.assert_allclose(line, np.sort(model.effects().mean))
+    heights = [abs(bar.get_height()) for bar in plot_overlap(model).patches]
+    assert sum(heights) == len(Y)
+    with pytest.raises(TypeError, match=r"needs a BCFRegressor; got a BARTRegressor\."):
+        plot_overlap(BARTRegressor())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_cannot_be_estimated_is_refused():
+    model = BCFRegressor(**FEW)
+    with pytest.raises(ValueError, match="The treatment is needed once: fit"):
+        model.fit(X, Y)
+    with pytest.raises(ValueError, match="All treatments are 1: there is no effect"):
+        model.fit(X, Y, treatment=np.ones(120))
+    with pytest.raises(ValueError, match="treatment must contain numbers; code arms as 0 and 1"):
+        model.fit(X, Y, treatment=np.where(Z, "new", "old"))
+    with pytest.raises(ValueError, match="X has a column 'propensity', a name that is needed"):
+        model.fit({"a": X[:, 0], "propensity": X[:, 1]}, Y, treatment=Z)
+    with pytest.raises(ValueError, match="treatment must name a column of X; got 'arm'"):
+        BCFRegressor(treatment="arm").fit({"a": X[:, 0]}, Y)
+    with pytest.raises(ValueError, match="Predictions of targets need the treatment"):
+        fitted().predict(X)
+    with pytest.warns(UserWarning, match=r"50% of the rows have a propensity below 0\.05"):
+        model.fit(X, Y, treatment=Z, propensity=np.repeat([0.01, 0.5], 60))

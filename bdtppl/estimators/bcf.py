@@ -377,6 +377,11 @@ class BCFRegressor(BCFParameters, RealSums, BART):
             whole += each.sum(axis=-1)
         return total / whole
 
+    def _noise(self) -> dict[str, Any]:
+        mean, *interval = self.average_effect()
+        own = {"average_effect": mean, "average_effect_interval": interval}
+        return super()._noise() | own
+
     @property
     def average_effect_(self) -> dict[str, EffectSummary]:
         """Average effects with intervals of 95 %; see the class."""
