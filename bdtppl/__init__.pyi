@@ -26,6 +26,7 @@ from bdtppl.estimators.particle import ParticleTreeClassifier as ParticleTreeCla
 from bdtppl.estimators.particle import ParticleTreeRegressor as ParticleTreeRegressor
 from bdtppl.estimators.rjhmc import RJHMCTreeClassifier as RJHMCTreeClassifier
 from bdtppl.estimators.rjhmc import RJHMCTreeRegressor as RJHMCTreeRegressor
+from bdtppl.estimators.survival import BARTSurvival as BARTSurvival
 from bdtppl.inference.additive.tree_gibbs import TreeGibbs as TreeGibbs
 from bdtppl.inference.additive.tree_sum import TreeSum as TreeSum
 from bdtppl.plotting import plot_boundaries as plot_boundaries

@@ -580,22 +580,8 @@ class BARTRegressor(BARTScaleParameters, RealSums, ReadableSums, BART):
         return {"target_scale": self.target_scale_} if self.target_scale == "auto" else {}
 
 
-@estimator
-class BARTClassifier(BARTClassParameters, ClassTargets, ReadableSums, BART):
-    """Classify by sums of trees, each Gibbs-sampled given the others (BART).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bdtppl import BARTClassifier
-    >>> X = np.linspace(0, 1, 60)[:, None]
-    >>> y = (X[:, 0] > 0.5).astype(int)
-    >>> model = BARTClassifier(trees=20, warmup=200, random_state=0).fit(X, y)
-    >>> model.mean_draws(X[:5]).shape
-    (4, 100, 5, 2)
-    >>> bool((model.predict(X) == (X[:, 0] > 0.5)).all())
-    True
-    """
+class ClassSums(BARTClassParameters, ClassTargets):
+    """Sums of trees for classes."""
 
     def _calibrated(self, design: Design, y: np.ndarray, **settings: Any) -> AdditivePrior:
         for name in ("offset", "monotone"):
@@ -613,3 +599,21 @@ class BARTClassifier(BARTClassParameters, ClassTargets, ReadableSums, BART):
 
     def _noise(self) -> dict[str, Any]:
         return {}
+
+
+@estimator
+class BARTClassifier(ClassSums, ReadableSums, BART):
+    """Classify by sums of trees, each Gibbs-sampled given the others (BART).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bdtppl import BARTClassifier
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = (X[:, 0] > 0.5).astype(int)
+    >>> model = BARTClassifier(trees=20, warmup=200, random_state=0).fit(X, y)
+    >>> model.mean_draws(X[:5]).shape
+    (4, 100, 5, 2)
+    >>> bool((model.predict(X) == (X[:, 0] > 0.5)).all())
+    True
+    """

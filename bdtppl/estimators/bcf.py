@@ -2,22 +2,22 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.bart import BART, BARTClassifier, BARTRegressor, RealSums
 from bdtppl.estimators.base import estimator
+from bdtppl.estimators.draws import PosteriorSummary
 from bdtppl.estimators.parameters import declared, parameter, require_level
 from bdtppl.inference.additive.causal import CausalKernel
 from bdtppl.inference.additive.kernel import AdditiveKernel
 from bdtppl.inference.additive.posterior import TreatmentEffect
 from bdtppl.models.arguments import require_choice
 from bdtppl.models.data.design import Design
-from bdtppl.models.data.tables import as_table, column_names, has_names
+from bdtppl.models.data.tables import columns_of
 from bdtppl.models.hard.additive import AdditivePrior
 
 TREATMENT, PROPENSITY = "treatment", "propensity"  # names of columns that are added
@@ -25,31 +25,10 @@ RARE = 0.05  # a propensity this close to 0 or 1 leaves an arm nearly empty
 _MOST_RARE_ROWS = 0.1  # share of rows above which `fit` warns
 _ROWS_OF_AN_AVERAGE = 4096
 _MEDIAN_OF_HALF_NORMAL = 0.674  # in standard deviations
+_MEDIAN_EFFECT = 0.5  # prior median of the effects' deviation, in that of the targets
 _OF_PROPENSITIES = {"trees": 50, "chains": 2, "warmup": 50, "draws": 50, "extensions": 0}
 
 Over = Literal["sample", "population", "treated"]
-
-
-class EffectSummary(NamedTuple):
-    """Posterior of effects: their mean, and the ends of a central interval.
-
-    Attributes
-    ----------
-    mean, low, high
-        Numbers, or float64 [m].
-    """
-
-    mean: Any
-    low: Any
-    high: Any
-
-    @classmethod
-    def of(cls, draws: np.ndarray, level: float) -> "EffectSummary":
-        """Summarise draws [chain, draw, ...]."""
-        require_level(level)
-        ends = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=(0, 1))
-        numbers = draws.mean(axis=(0, 1)), *ends
-        return cls(*map(float, numbers)) if draws.ndim == 2 else cls(*numbers)
 
 
 @declared
@@ -99,7 +78,9 @@ class BCFRegressor(BCFParameters, RealSums, BART):
     is the propensity, by which mu learns how treatments were chosen: the posterior mean of a
     `bdtppl.BARTClassifier` of the treatments, or of a `bdtppl.BARTRegressor` of doses. It is that
     of the training rows themselves, as in the paper: predicted from other rows, propensities left
-    average effects two to three times the bias on the paper's simulations.
+    average effects two to three times the bias on the paper's simulations. A priori the median
+    size of effects is half the standard deviation of the targets; the paper has the whole, which
+    predicted effects worse on its simulations.
 
     Effects are causal if, given x, treatment and outcomes without and with it are independent, and
     rows like each one get either. No method can check the first.
@@ -174,7 +155,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         sklearn.exceptions.ConvergenceWarning
             If chains disagree.
         """
-        columns = _as_columns(X)
+        columns = columns_of(X)
         if (treatment is None) == (self.treatment is None):
             raise ValueError(
                 "The treatment is needed once: fit(X, y, treatment=z), or the name of its column, "
@@ -237,7 +218,8 @@ class BCFRegressor(BCFParameters, RealSums, BART):
             is_indicator=design.is_indicator,
             column=design.column,
         )
-        scale = (float(np.std(y)) or 1.0) / (_MEDIAN_OF_HALF_NORMAL * self.effect_trees**0.5)
+        scale = _MEDIAN_EFFECT * (float(np.std(y)) or 1.0)
+        scale /= _MEDIAN_OF_HALF_NORMAL * self.effect_trees**0.5
         prior_of_effect = AdditivePrior(
             scale if self.has_arms_ else scale / float(np.std(design.matrix[:, feature])),
             1.0,
@@ -266,12 +248,12 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         dict
             Columns by name.
         """
-        columns = self._with(_as_columns(X), self.treatment_name_, treatment)
+        columns = self._with(columns_of(X), self.treatment_name_, treatment)
         return columns if propensity is None else self._with(columns, PROPENSITY, propensity)
 
     def _matrix(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        columns = _as_columns(X)
+        columns = columns_of(X)
         if self.treatment_name_ not in columns:
             raise ValueError(
                 "Predictions of targets need the treatment of each row: pass "
@@ -308,7 +290,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
             return self._effect.of_one_unit(self.posterior_.matrix)
         # Effects depend on neither, but rows have them.
         filler = dict.fromkeys((self.treatment_name_, PROPENSITY), 0.0)
-        columns = {name: own for name, own in _as_columns(X).items() if name not in filler}
+        columns = {name: own for name, own in columns_of(X).items() if name not in filler}
         for name, value in filler.items():
             columns = self._with(columns, name, value)
         return self._by_draw(self._effect.of_one_unit, columns)
@@ -317,7 +299,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
     def _effect(self) -> TreatmentEffect:
         return cast(TreatmentEffect, self.posterior_.effect)
 
-    def effects(self, X: Any = None, level: float = 0.95) -> EffectSummary:
+    def effects(self, X: Any = None, level: float = 0.95) -> PosteriorSummary:
         """Return the posterior mean of the effect at each row, and its central interval.
 
         Parameters
@@ -329,13 +311,13 @@ class BCFRegressor(BCFParameters, RealSums, BART):
 
         Returns
         -------
-        EffectSummary
+        PosteriorSummary
             Three arrays, float64 [m], in units of y.
         """
         require_level(level)
-        return EffectSummary.of(self.effect_draws(X), level)
+        return PosteriorSummary.of(self.effect_draws(X), level)
 
-    def average_effect(self, over: Over = "sample", level: float = 0.95) -> EffectSummary:
+    def average_effect(self, over: Over = "sample", level: float = 0.95) -> PosteriorSummary:
         """Return the posterior of the average effect.
 
         Parameters
@@ -348,7 +330,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
 
         Returns
         -------
-        EffectSummary
+        PosteriorSummary
             Three numbers, in units of y.
 
         Raises
@@ -358,7 +340,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         """
         require_choice("over", over, get_args(Over))
         check_is_fitted(self)
-        return EffectSummary.of(self.average_effect_draws(over), level)
+        return PosteriorSummary.of(self.average_effect_draws(over), level)
 
     def average_effect_draws(self, over: Over = "sample") -> np.ndarray:
         """Return the average effect given each draw, float64 [chains, draws]; see the above."""
@@ -383,27 +365,16 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         return super()._noise() | own
 
     @property
-    def average_effect_(self) -> dict[str, EffectSummary]:
+    def average_effect_(self) -> dict[str, PosteriorSummary]:
         """Average effects with intervals of 95 %; see the class."""
         return {over: self.average_effect(over) for over in get_args(Over)}
 
 
-def _as_columns(X: Any) -> dict[str, Any]:
-    """Read a table as columns by name, those of arrays x0, x1, ..."""
-    X = as_table(X)
-    if isinstance(X, Mapping):
-        return {str(name): column for name, column in X.items()}
-    if has_names(X):
-        return {str(name): X[name] for name in column_names(X)}
-    X = X.toarray() if issparse(X) else np.asarray(X)
-    if X.ndim != 2:
-        raise ValueError(f"X must have rows and columns; got an array of {X.ndim} axes.")
-    return {f"x{place}": column for place, column in enumerate(X.T)}
-
-
 def _finite_numbers(name: str, values: Any) -> np.ndarray:
-    """Read finite numbers [n]."""
+    """Read finite numbers [n], or booleans, which a table has as categories."""
     try:
+        if set(np.unique(values)) <= {"False", "True"}:
+            values = np.asarray(values) == "True"
         numbers = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must contain numbers; code arms as 0 and 1.") from None

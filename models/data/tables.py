@@ -189,6 +189,11 @@ def named_columns(table: Any) -> tuple[list[str], list[np.ndarray]]:
     return names, list(array.T)
 
 
+def columns_of(table: Any) -> dict[str, np.ndarray]:
+    """Return columns by name; see `named_columns`."""
+    return dict(zip(*named_columns(table), strict=True))
+
+
 def positional_names(num_columns: int) -> list[str]:
     """Name columns by their positions."""
     return [f"x{j}" for j in range(num_columns)]
