@@ -1,0 +1,107 @@
+"""Survival by sums of trees: which rows hazards are learned from, curves and their intervals."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from bdtppl import BARTSurvival, load
+from bdtppl.estimators.bart import BART
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(150, 2))
+EVENT = RNG.exponential(np.exp(-X[:, 0]))
+CENSORED = RNG.exponential(2.0, 150)
+Y = np.column_stack([EVENT < CENSORED, np.minimum(EVENT, CENSORED)])
+FEW = {"trees": 30, "warmup": 50, "draws": 50, "chains": 2, "extensions": 0, "random_state": 0}
+
+
+@functools.cache
+def fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # short chains may disagree
+        return BARTSurvival(**FEW).fit(X, Y)
+
+
+def test_hazards_are_learned_from_the_intervals_that_rows_reached(monkeypatch):
+    seen = {}
+
+    def keep(self, table, y, sample_weight):
+        seen.update(table=table, y=y, weight=sample_weight)
+
+    monkeypatch.setattr(BART, "fit", keep)
+    model = BARTSurvival(intervals=4)
+    model.fit(X, Y, np.arange(150))
+    wanted = []
+    for row, (event, time) in enumerate(Y.tolist()):
+        for end in model.times_.tolist():
+            begins = max([own for own in model.times_.tolist() if own < end], default=0.0)
+            if time >= end or (event and time > begins):
+                wanted.append((X[row, 0], end, bool(event and begins < time <= end), row))
+    found = seen["table"]["x0"], seen["table"]["time"], seen["y"], seen["weight"]
+    assert list(zip(*(own.tolist() for own in found), strict=True)) == wanted
+
+
+def test_curves_fall_from_1_and_are_products_of_hazards():
+    model = fitted()
+    draws = model.survival_draws(X[:4])
+    table = {"x0": X[:4, 0], "x1": X[:4, 1]}
+    hazards = [model.mean_draws({**table, "time": np.full(4, t)})[..., 1] for t in model.times_]
+    np.testing.assert_allclose(draws, np.cumprod(1 - np.stack(hazards, axis=-1), axis=-1))
+    times = np.append(0.0, (model.times_[:-1] + model.times_[1:]) / 2)
+    between = model.survival_draws(X[:4], times)
+    assert (between[..., 0] == 1).all()
+    np.testing.assert_allclose(between[..., 1:] ** 2, draws[..., :-1] * draws[..., 1:])
+    late = model.survival_draws(X[:4], [1e9])[..., 0]
+    np.testing.assert_array_equal(late, draws[..., -1])
+
+
+def test_scores_are_concordances(tmp_path):
+    model = fitted()
+    risk, pairs = model.predict(X), []
+    for i in range(150):
+        for j in range(150):
+            if Y[i, 0] and Y[i, 1] < Y[j, 1]:
+                pairs.append((risk[i] > risk[j]) + 0.5 * (risk[i] == risk[j]))
+    assert model.score(X, Y) == pytest.approx(np.mean(pairs))
+    assert model.score(X, Y) > 0.65
+    structured = np.array(list(map(tuple, Y.tolist())), [("event", "?"), ("time", "<f8")])
+    assert model.score(X, structured) == model.score(X, Y)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict(X), risk)
+
+
+@pytest.mark.slow
+def test_intervals_of_survival_hold():
+    """Hazards that are not proportional: at each time, 90 % intervals of 10 data sets."""
+    rng, times, inside = np.random.default_rng(0), [0.3, 0.6, 1.0], []
+    for number in range(10):
+        x = rng.integers(0, 2, 200)
+        shape = np.where(x, 2.0, 0.7)
+        event, censored = rng.weibull(shape), rng.exponential(3.0, 200)
+        y = np.column_stack([event < censored, np.minimum(event, censored)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = BARTSurvival(**FEW | {"random_state": number}).fit(x[:, None], y)
+        found = model.survival([[0.0], [1.0]], times, level=0.9)
+        truth = np.exp(-(np.array(times) ** np.array([[0.7], [2.0]])))
+        inside.append((found.low < truth) & (truth < found.high))
+    assert np.mean(inside) > 0.8  # of 60; fewer than 48 have a probability of .01 at 90 %
+
+
+def test_times_that_cannot_be_read_are_refused():
+    model = BARTSurvival()
+    with pytest.raises(ValueError, match="y must have two columns or fields"):
+        model.fit(X, Y[:, 0])
+    with pytest.raises(ValueError, match="must say whether the event happened: 1 or 0"):
+        model.fit(X, Y[:, ::-1])
+    with pytest.raises(ValueError, match="times of y must be finite numbers above 0"):
+        model.fit(X, Y * [1, -1])
+    with pytest.raises(ValueError, match="All times are censored"):
+        model.fit(X, Y * [0, 1])
+    with pytest.raises(ValueError, match="X has a column 'time', a name that is needed"):
+        model.fit({"time": X[:, 0]}, Y)
+    with pytest.raises(ValueError, match="times must be finite numbers of at least 0"):
+        fitted().survival_draws(X, [-1.0])
