@@ -98,7 +98,8 @@ def plot_overlap(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     most = max(map(max, counts)) * 1.05
     ax.set(xlim=(0, 1), ylim=(-most, most), xlabel="propensity", ylabel="rows")
     ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-    ax.legend(loc="upper right", fontsize="small", labelcolor=INK, frameon=False)
+    above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2}
+    ax.legend(**above, fontsize="small", labelcolor=INK, frameon=False)
     return ax
 
 
