@@ -23,7 +23,7 @@ BENCHMARKS := systems exact greedy_modal map_trees metropolis particle amortised
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(VENV)/installed  ## posteriors of real and simulated data, with a report of each, in ./bdtppl-demo
+demo: $(VENV)/installed  ## four pictures in ./bdtppl-demo, in about a minute
 	$(VENV)/bin/bdtppl demo --out $(DEMO_OUT)
 
 test: $(VENV)/installed  ## the fast tests

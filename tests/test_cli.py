@@ -578,37 +578,20 @@ def test_leaf_families_are_parsed():
 
 
 @pytest.mark.slow
-def test_demo_fits_draws_and_saves(tmp_path, monkeypatch):
-    demo = sys.modules["bdtppl.cli.demo"]
-    (only,) = [given for given in demo._problems() if given[0] == "cgm"]
-    *others, settings = only
-    monkeypatch.setattr(demo, "_problems", lambda: iter([(*others, settings | {"draws": 9})]))
-    result = run("demo", "--out", tmp_path)
-    assert re.search(r"as of 2\.\d+ equally likely trees", result.stdout)
-    assert re.search(r"probability 0\.4\d+, 5 leaves", result.stdout)
-    assert {path.name for path in (tmp_path / "cgm").iterdir()} == WRITTEN | {
-        "predictive.png",
-        "report.html",
-        "cgm.csv",
-    }
-    model = bdtppl.load(tmp_path / "cgm")
-    with (tmp_path / "cgm" / "cgm.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    X = {name: [float(row[name]) for row in rows] for name in ("x1", "x2")}
-    assert model.score(X, [float(row["y"]) for row in rows]) > 0.99
-    assert "is not a folder" in refusal("demo", "--out", tmp_path / "cgm" / "cgm.csv")
-
-
-def test_demo_poses_its_problems_without_a_folder_of_data(monkeypatch):
+def test_the_demo_draws_its_pictures_without_a_folder_of_data(tmp_path, monkeypatch):
     monkeypatch.delenv("BDTPPL_DATA", raising=False)
-    problems = list(sys.modules["bdtppl.cli.demo"]._problems())
-    assert [name for name, _, _, _ in problems] == ["iris", "diabetes", "cgm", "wu"]
-    assert [problem.target.task for _, _, problem, _ in problems] == [
-        "classification",
-        "regression",
-        "regression",
-        "regression",
-    ]
+    shown = run("demo", "--out", tmp_path).stdout
+    pictures = ["1-exact-posterior", "2-sum-of-trees", "3-comparison", "4-soft-tree"]
+    pictures = [f"{name}.png" for name in pictures]
+    assert all(str(tmp_path / name) in shown for name in pictures)
+    assert {path.name for path in tmp_path.iterdir()} == {*pictures, "diabetes.csv", "iris.csv"}
+    assert "has probability 0.415" in shown
+    assert not re.search(r"\w\(\w+=", shown)  # no representation of an object
+
+
+def test_the_demo_needs_a_folder(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    assert "is not a folder" in refusal("demo", "--out", tmp_path / "file")
 
 
 def test_soft_trees_have_settings_of_their_own(trees):
@@ -654,28 +637,6 @@ def test_a_long_fit_keeps_a_checkpoint_and_is_saved(model, few, trees, tmp_path)
     (tmp_path / "file").write_text("in the way")
     said = refusal("fit", trees, *options, "--checkpoint", tmp_path / "file")
     assert said.startswith(f"--checkpoint {tmp_path / 'file'} cannot be written")
-
-
-@pytest.mark.slow
-def test_the_demo_draws_soft_trees(tmp_path, monkeypatch):
-    """The regression of the demo that has soft trees, with hardly any draws."""
-    demo = sys.modules["bdtppl.cli.demo"]
-    (only,) = [given for given in demo._problems() if given[0] == "wu"]
-    *others, settings = only
-    few = {"iterations": 1, "chains": 2, "warmup": 40, "draws": 20, "max_splits": 1}
-    monkeypatch.setattr(demo, "_problems", lambda: iter([(*others, settings | few)]))
-    result = run("demo", "--out", tmp_path)
-    assert "Topologies" in result.stdout
-    assert "log Z" in result.stdout
-    assert {path.name for path in (tmp_path / "wu").iterdir()} == {
-        "density.png",
-        "model.bdtppl",
-        "predictive.png",
-        "report.html",
-        "summary.json",
-        "topologies.png",
-        "wu.csv",
-    }
 
 
 def test_warnings_become_notes(capsys):

@@ -107,7 +107,7 @@ def test_kinds_of_columns_are_read_and_keep_their_names(name):
         summary = model.summary()
         assert summary["rows"] == weights.sum()
         shares = next(v for k, v in summary.items() if k in ("input_weights", *SHARES))
-        assert set(shares) == set(features)
+        assert set(shares) == set(frame.columns if model.trees_are == "sums" else features)
         predicted = model.predict(frame)
         assert predicted.shape == (NUM_ROWS,)
         fitted.append(predicted)

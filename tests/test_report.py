@@ -12,6 +12,8 @@ from sklearn.exceptions import NotFittedError
 from typer.testing import CliRunner
 
 from bdtppl import (
+    BARTClassifier,
+    BARTRegressor,
     DCCTreeClassifier,
     ExactTreeClassifier,
     GFlowNetTreeClassifier,
@@ -30,8 +32,10 @@ from bdtppl.models.soft.tree import SoftClassification, SoftRegression
 from bdtppl.plotting.forecasts import Forecasts
 from bdtppl.report import background
 from bdtppl.report.background import data, evidence
+from bdtppl.report.blocks import Code
 from bdtppl.report.cautions import cautions
 from bdtppl.report.page import _findings
+from bdtppl.report.predictions import predictions
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
 from bdtppl.report.words import (
@@ -408,6 +412,38 @@ def test_intervals_that_do_not_hold_are_named():
     assert shape.startswith("Targets do not follow their predictive")
     (rough,) = cautions(model, Forecasts(y, y, y, uniform, np.where(np.arange(200) < 3, 0.01, 1)))
     assert "for 3 of 200 rows" in rough
+
+
+FEW = {"trees": 5, "chains": 2, "warmup": 10, "draws": 10, "extensions": 0, "random_state": 0}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_sum_of_trees_has_no_empty_section_and_counts_splits_by_column(rows, tmp_path):
+    X, _ = rows
+    model = BARTClassifier(**FEW).fit({"size": X[NASTY], "site": X["site"]}, np.arange(60) % 3)
+    write_report(model, tmp_path / "page.html")
+    found = read(tmp_path / "page.html")
+    names = {"The likely trees": "The sum of trees"}
+    assert found.of("h2") == [names.get(each, each) for each in SECTIONS if each != "Evidence"]
+    assert {"size", "site"} < {*found.of("th")}
+    assert not any("site=" in text for text in found.of("th"))
+    shares = model.summary()["feature_importance"]
+    np.testing.assert_allclose([*shares.values()], model.feature_importances_, atol=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_intervals_that_do_not_hold_come_with_settings_to_try():
+    y = np.exp(2 * np.random.default_rng(0).standard_normal(200))
+    model = BARTRegressor(target_scale="identity", **FEW).fit(np.arange(200)[:, None] % 7, y)
+    subject = Subject(model, "y", command="bdtppl fit t.csv --target y")
+    *_, said = cautions(model, subject.forecasts)
+    assert said.endswith(' Try target_scale="log" or noise_trees=40.')
+    (code,) = [block for block in predictions(subject) if isinstance(block, Code)]
+    assert code.text.splitlines() == [
+        'bdtppl fit t.csv --target y --target-scale "log"',
+        "bdtppl fit t.csv --target y --noise-trees 40",
+    ]
+    assert not model.set_params(noise_trees=40, target_scale="auto").other_noise
 
 
 def test_a_depth_that_the_search_chose_is_named():

@@ -1,17 +1,13 @@
-"""``bdtppl demo``: posteriors of four data sets that need no download."""
+"""``bdtppl demo``: four pictures of two tables that need no download."""
 
-import csv
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import indent
+from typing import Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import UserError, notes_after, refusing, say_json
+from bdtppl.cli.console import notes_after, refusing
 from bdtppl.files import require_writable, staged
-
-if TYPE_CHECKING:
-    from bdtppl.cli.results import ReadProblem
 
 # Columns of scikit-learn's diabetes set, whose own names are abbreviations.
 _DIABETES_COLUMNS = (
@@ -26,119 +22,87 @@ _DIABETES_COLUMNS = (
     "log triglycerides",
     "glucose",
 )
+_FEW_DRAWS = {"iterations": 1, "chains": 4, "warmup": 300, "draws": 100}
+_ONE_SPLIT = {"max_splits": 1, "with_leaf": False, "h_init": 0.5, "h_final": 0.025}
 
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for tables, models and figures; created if it is missing.")
+        Path, typer.Option(help="Folder for tables and pictures; created if it is missing.")
     ] = Path("bdtppl-demo"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print only the summaries, as JSON.")
-    ] = False,
 ) -> None:
-    """Fit, print, draw, save and report four posteriors; needs no data and no network."""
-    from bdtppl.cli.results import report_fit
+    """Draw an exact posterior, a sum of trees, a soft tree and their comparison; needs no data."""
+    from bdtppl.progress import waiting
 
     with refusing(OSError):
         require_writable(out, "--out")
-    summaries = {}
-    for name, inference, problem, settings in _problems():
-        folder, facts = out / name, {"table": f"{name}.csv"}
-        page = folder / "report.html"
-        with notes_after():
-            summaries[name] = report_fit(
-                problem, inference, settings, facts, out=folder, report=page, quiet=as_json
-            )
-        _write_table(folder, f"{name}.csv", problem)
-        if not as_json:
-            typer.echo()
-    if as_json:
-        say_json(summaries)
-        return
+        with staged(out) as folder:
+            with waiting("summing over all trees of iris", shown=True):
+                _show_exact_posterior(folder)
+            with notes_after(), waiting("comparing models of diabetes", shown=True):
+                _compare_models(folder)
+            pictures = sorted(path.name for path in folder.glob("*.png"))
+    typer.echo("\nPictures:")
+    for name in pictures:
+        typer.echo(f"  {out / name}")
     typer.echo(
-        "Next, for instance:\n"
-        f"  bdtppl fit {out}/iris/iris.csv --target species --model exact --bins 10\n"
-        f"  bdtppl predict {out}/diabetes {out}/diabetes/diabetes.csv --interval 0.9\n"
-        f"  python -c 'import bdtppl; print(bdtppl.load(\"{out}/cgm\").rules(rank=1))'"
+        "\nNext, for instance:\n"
+        f"  bdtppl fit {out}/iris.csv --target species --model exact --report\n"
+        f"  bdtppl fit {out}/diabetes.csv --target progression --out {out}/diabetes\n"
+        f"  bdtppl predict {out}/diabetes {out}/diabetes.csv --interval 0.9"
     )
 
 
-def _problems() -> Iterator[tuple[str, str, "ReadProblem", dict[str, Any]]]:
-    """Return the name, inference, problem and settings of each fit."""
-    from sklearn.datasets import load_diabetes, load_iris
+def _show_exact_posterior(folder: Path) -> None:
+    from sklearn.datasets import load_iris
 
-    from bdtppl.cli.results import ReadProblem
-    from bdtppl.cli.target import Target
-    from bdtppl.datasets import make_cgm, make_wu
+    from bdtppl import ExactTreeClassifier, plot_structures
     from bdtppl.models.priors import DepthDecay
 
-    iris: Any = load_iris()
-    names = [name.removesuffix(" (cm)") for name in iris.feature_names]
-    species = Target("species", "classification", iris.target_names[iris.target])
-    yield (
-        "iris",
-        "exact",
-        ReadProblem("Iris: the species of 150 flowers", _demo_columns(names, iris.data), species),
-        {"prior": DepthDecay(0.95, 1.0), "bins": 10, "binning": "uniform", "random_state": 0},
+    iris: Any = load_iris(as_frame=True)
+    X = iris.data.rename(columns=lambda name: name.removesuffix(" (cm)"))
+    y = iris.target_names[iris.target]
+    X.assign(species=y).to_csv(folder / "iris.csv", index=False)
+    model = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, binning="uniform")
+    probability = model.fit(X, y).k_best(1, by="partition").probability[0]
+    typer.echo(
+        "Iris: the species of 150 flowers, by the exact posterior over all trees\n"
+        f"The log evidence is {model.log_evidence_:.2f}. The most probable partition of the rows "
+        f"has probability {probability:.3f}; its most probable tree:\n\n"
+        f"{indent(model.rules(), '  ')}\n"
     )
-    diabetes: Any = load_diabetes(scaled=False)
-    progression = Target("progression", "regression", diabetes.target)
-    yield (
-        "diabetes",
-        "exact",
-        ReadProblem(
-            "Diabetes: its progression in 442 patients",
-            _demo_columns(_DIABETES_COLUMNS, diabetes.data),
-            progression,
-        ),
-        {"prior": DepthDecay(), "bins": 5, "max_depth": 3, "min_leaf": 10, "random_state": 0},
-    )
-    X, y = make_cgm(random_state=0)
-    yield (
-        "cgm",
-        "exact",
-        ReadProblem(
-            "CGM: simulated data that two trees explain equally well",
-            _demo_columns(("x1", "x2"), X),
-            Target("y", "regression", y),
-        ),
-        {"random_state": 0},
-    )
-    names = ("x1", "x2", "x3")
-    (X, y), (unseen, truth) = make_wu(random_state=0), make_wu(random_state=1)
-    apart = [0, 150, 290]  # rows of different regions
-    yield (
-        "wu",
-        "dcc",
-        ReadProblem(
-            "WU: simulated data, by soft trees of all topologies",
-            _demo_columns(names, X),
-            Target("y", "regression", y),
-            (_demo_columns(names, unseen[apart]), truth[apart]),
-        ),
-        {
-            "iterations": 6,
-            "chains": 4,
-            "warmup": 400,
-            "h_init": 0.5,
-            "h_final": 0.025,
-            "max_splits": 2,
-            "evidence": "lais",
-            "random_state": 0,
-        },
-    )
+    _save(plot_structures(model, k=4)[0], folder / "1-exact-posterior.png")
 
 
-def _demo_columns(names: Sequence[str], matrix: Any) -> dict[str, Any]:
-    return dict(zip(names, matrix.T, strict=True))
+def _compare_models(folder: Path) -> None:
+    from sklearn.datasets import load_diabetes
+
+    from bdtppl import BARTRegressor, DCCTreeRegressor, compare, plot_comparison, plot_predictive
+
+    diabetes: Any = load_diabetes(scaled=False, as_frame=True)
+    X, y = diabetes.data.set_axis(_DIABETES_COLUMNS, axis=1), diabetes.target
+    X.assign(progression=y).to_csv(folder / "diabetes.csv", index=False)
+    scale, seed = {"target_scale": "yeo-johnson"}, {"random_state": 0}
+    models = {
+        "200 trees": BARTRegressor(**scale, **seed),
+        "10 trees": BARTRegressor(trees=10, **scale, **seed),
+        "soft tree": DCCTreeRegressor(**_FEW_DRAWS, **_ONE_SPLIT, evidence="lais", **seed),
+    }
+    comparison = compare({name: model.fit(X, y) for name, model in models.items()}, cv=None)
+    typer.echo(
+        "Diabetes: its progression in 442 patients, by sums of trees and a soft tree of one split\n"
+        f"{comparison}"
+    )
+    bands = plot_predictive(models["200 trees"])
+    along = plot_predictive(models["soft tree"], feature="body mass index")
+    for ax, name in ((bands, "2-sum-of-trees"), (along, "4-soft-tree")):
+        ax.set_ylabel("progression")
+        _save(ax, folder / f"{name}.png")
+    _save(plot_comparison(comparison, ["elpd_loo", "weight"])[0], folder / "3-comparison.png")
 
 
-def _write_table(folder: Path, name: str, problem: "ReadProblem") -> None:
-    columns = [*problem.features.values(), problem.target.y]
-    try:
-        with staged(folder) as staging, (staging / name).open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([*problem.features, problem.target.name])
-            writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
-    except OSError as error:
-        raise UserError(f"{folder / name} cannot be written: {error.strerror or error}.") from error
+def _save(ax: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    ax.figure.savefig(path, dpi=150)
+    pyplot.close(ax.figure)

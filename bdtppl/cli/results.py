@@ -13,7 +13,6 @@ from bdtppl.cli.target import Target
 from bdtppl.estimators import all_inferences
 from bdtppl.files import staged
 from bdtppl.plotting import (
-    plot_density,
     plot_predictive,
     plot_structures,
     plot_topologies,
@@ -34,14 +33,13 @@ _OBSOLETE = (
     "structures.png",
     "topologies.png",
     "predictive.png",
-    "density.png",
     "trajectories.png",
     "report.html",
 )
 
 
 class ReadProblem(NamedTuple):
-    """The rows to fit, their weights, and rows set aside for a figure, with their targets.
+    """The rows to fit, and their weights.
 
     ``command`` is the command line that read the rows, if there is one.
     """
@@ -49,7 +47,6 @@ class ReadProblem(NamedTuple):
     title: str
     features: Any
     target: Target
-    unseen: tuple[Mapping[str, np.ndarray], np.ndarray] | None = None
     weights: np.ndarray | str | None = None
     command: str | None = None
 
@@ -198,9 +195,6 @@ def _draw_results(model: Any, problem: ReadProblem, folder: Path) -> None:
     if not (model.is_classifier or problem.is_in_parts):
         axes["predictive.png"] = plot_predictive(model)
         name_axis(axes["predictive.png"].yaxis, problem.target.name)
-    if problem.unseen is not None:
-        axes["density.png"] = plot_density(model, *problem.unseen, cart=True)
-        name_axis(axes["density.png"].xaxis, problem.target.name)
     if model.trajectory_ is not None:
         axes["trajectories.png"] = plot_trajectories(model)
     for name, ax in axes.items():

@@ -447,12 +447,16 @@ class BART(BARTParameters, TableEstimator):
     def summary(self) -> dict[str, Any]:
         """Summarise the fit in numbers and text of JSON types.
 
-        ``feature_importance`` is the share of each feature in all splits, and
-        ``feature_importance_interval`` its central 90 % interval over the draws.
+        ``feature_importance`` is the share of each column in all splits, those on all levels of a
+        category together, and ``feature_importance_interval`` its central 90 % interval over the
+        draws.
         """
         check_is_fitted(self)
         posterior = self.posterior_
-        share = posterior.splits_on / np.maximum(posterior.splits_on.sum(axis=-1, keepdims=True), 1)
+        names = [column.name for column in self.schema_.columns]
+        is_of = np.eye(len(names))[[position for position, *_ in self.schema_.sources]]
+        splits = posterior.splits_on @ is_of  # by column, not by feature
+        share = splits / np.maximum(splits.sum(axis=-1, keepdims=True), 1)
         ends = np.quantile(share, [0.05, 0.95], axis=(0, 1)).T
         known = [each for each in self.judged.values() if np.isfinite(each["r_hat"])]
         num_trees = self.trees * self.prior_.num_sums
@@ -468,10 +472,8 @@ class BART(BARTParameters, TableEstimator):
             "least_ess": min((each["ess"] for each in known), default=None),
             **self._noise(),
             "expected_leaves": float(posterior.num_leaves.mean()) / num_trees,
-            "feature_importance": dict(
-                zip(posterior.names, share.mean(axis=(0, 1)).tolist(), strict=True)
-            ),
-            "feature_importance_interval": dict(zip(posterior.names, ends.tolist(), strict=True)),
+            "feature_importance": dict(zip(names, share.mean(axis=(0, 1)).tolist(), strict=True)),
+            "feature_importance_interval": dict(zip(names, ends.tolist(), strict=True)),
         }
 
 
@@ -501,6 +503,16 @@ class RealSums(BARTNoiseParameters, RealTargets):
         if (own := settings.get("offset_feature")) is not None:
             y = y - settings["offset_factor"] * design.matrix[:, own]
         return calibrated(design, y, **noise, **settings)
+
+    @property
+    def other_noise(self) -> dict[str, str]:
+        """Settings to try where predictive intervals do not hold, as code, and what each means."""
+        least = self.posterior_.y.min()
+        scale = "log" if least > 0 else "log1p" if least > -1 else "yeo-johnson"
+        known = {f'target_scale="{scale}"': "noise that grows with the target"}
+        if self.target_scale_ != "identity" or self.target_scale == "auto" or self.offset:
+            known = {}
+        return known if self.noise_trees else known | {"noise_trees=40": "noise that varies by row"}
 
     def noise_draws(self, X: Any) -> np.ndarray:
         """Compute the standard deviation of the noise for each draw, on the scale of the sum.

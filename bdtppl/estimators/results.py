@@ -57,6 +57,8 @@ class Results:
         Method that scores the partitions of a node, or None.
     chosen
         Parameters that the fit chose by itself; they are used to repeat it on other rows.
+    other_noise
+        Settings to try where predictive intervals do not hold, as code, and what each means.
     """
 
     task: ClassVar[str]
@@ -77,6 +79,7 @@ class Results:
     partition_log_probabilities: Any = None
     has_importance_weights: Any = False
     chosen: Mapping[str, Any] = MappingProxyType({})
+    other_noise: Mapping[str, str] = MappingProxyType({})
 
     @property
     def judged(self) -> Mapping[str, Any]:

@@ -124,6 +124,7 @@ def _draw_panel(ax: "Axes", comparison: Comparison, quantity: str) -> None:
     else:
         ax.margins(x=0.15)
     ax.set_xlabel(f"{LABELS[quantity]}\n{_hint(comparison, quantity)}")
+    ax.ticklabel_format(axis="x", useOffset=False)  # an offset would cover the axis label
     cast("MaxNLocator", ax.xaxis.get_major_locator()).set_params(nbins=4)
     ax.grid(axis="x", color=FAINT, linewidth=0.8)
     ax.set_axisbelow(True)

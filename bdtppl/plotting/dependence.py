@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CURVE_POINTS = 60
 _ROWS_SHOWN = 200
-_DRAWS_SHOWN = 100  # draws of soft trees, which predict slowly
+_DRAWS_SHOWN = 100  # draws of soft trees and of sums
 
 
 def plot_partial_dependence(
@@ -59,7 +59,7 @@ def plot_partial_dependence(
         The column, by name or position.
     X
         Rows of a table like the one that the model was fitted with. Default: the training rows. At
-        most 200 are used, evenly spaced, and at most 100 draws of soft trees.
+        most 200 are used, evenly spaced, and at most 100 draws of soft trees or sums of trees.
     target
         Classification: the class whose probability is drawn. Default: the second of two classes;
         all of more classes, with the widest band alone; and of more than seven those that the
@@ -167,9 +167,12 @@ def _shown_classes(model: Any, target: Any) -> list[int]:
 def _curves(model: Any, rows: Rows, position: int, places: Places, shown: Sequence[int]) -> _Curves:
     """Predict at each place, by each draw."""
     predict, weight = _predictor(model)
+    values = cast(np.ndarray, places.values)  # places along a column have them
+    columns = [np.tile(column, len(values)) for column in rows.columns]
+    columns[position] = np.repeat(values, len(rows))
     of_draws, of_rows = [], []
-    for value in cast(np.ndarray, places.values):  # places along a column have values
-        means = predict(model._matrix(rows.with_value(position, value).table()))
+    for matrix in np.split(model._matrix(Rows(rows.names, columns).table()), len(values)):
+        means = predict(matrix)
         means = means.reshape(*means.shape[:2], -1)[..., shown]  # [s, m, c]
         of_draws.append(np.average(means, axis=1, weights=rows.weights))
         of_rows.append(weight @ means[..., 0])
@@ -192,16 +195,16 @@ def _strongest_levels(places: Places, curves: _Curves) -> tuple[Places, _Curves]
 def _predictor(model: Any) -> tuple[Any, np.ndarray]:
     """Make a function from a matrix to the means of each draw, [s, m, ...], and weights [s]."""
     posterior = model.posterior_
-    if model.trees_are == "sums":
-        size = posterior.variance.size
-        one = posterior.take(np.arange(size))  # chain
-        return lambda matrix: one.means(matrix)[0], np.full(size, 1 / size)
-    if model.trees_are == "soft":
-        sharpness, shape = model._sharpness(model.routing), posterior.topology.shape
-        chosen = np.unique(np.linspace(0, posterior.topology.size - 1, _DRAWS_SHOWN).astype(int))
+    if model.trees_are != "hard":
+        shape = posterior.num_leaves.shape[:2]
+        chosen = np.unique(np.linspace(0, np.prod(shape) - 1, _DRAWS_SHOWN).astype(int))
+        weight = np.full(len(chosen), 1 / len(chosen))
+        if model.trees_are == "sums":
+            some = posterior.take(chosen)  # one chain
+            return lambda matrix: some.means(matrix)[0], weight
+        sharpness = model._sharpness(model.routing)
         place = tuple(axis[None] for axis in np.unravel_index(chosen, shape))
         some = replace(posterior, trees=posterior.trees[place], topology=posterior.topology[place])
-        weight = np.full(len(chosen), 1 / len(chosen))
         return lambda matrix: some.means(matrix, sharpness=sharpness)[0], weight
     ranked = posterior.ranked
     with jax.enable_x64(True):

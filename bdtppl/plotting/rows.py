@@ -91,12 +91,6 @@ class Rows:
         columns = [values[chosen] for values in self.columns]
         return replace(self, columns=columns, weights=weights)
 
-    def with_value(self, position: int, value: Any) -> "Rows":
-        """Set one value of a column in all rows."""
-        columns = list(self.columns)
-        columns[position] = np.full(len(self), value, columns[position].dtype)
-        return replace(self, columns=columns)
-
     def position(self, feature: str | int) -> int:
         """Return the place of a column, given by name or position."""
         if isinstance(feature, str) and feature in self.names:

@@ -68,6 +68,7 @@ def plot_topologies(model: Any, k: int = 8, *, ax: "Axes | None" = None) -> "Axe
         raise ValueError(f"k must be at least 1; got {k}.")
     shown = range(min(k, len(posterior.topologies)))
     ax = prepared(ax, size=(6.4, 1.0 + _ROW * len(shown)), grid="x")
+    ax.ticklabel_format(axis="x", useOffset=False)  # an offset would cover the axis label
     probability = posterior.probability[: len(shown)]
     words = dict(enumerate(map(_percent, probability)))
     if np.isnan(posterior.log_evidences[: len(shown)]).any():

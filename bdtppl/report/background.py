@@ -1,6 +1,6 @@
 """Sections on the data, the model, and the evidence for it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -58,7 +58,7 @@ def data(subject: Subject) -> Iterator[Block]:
             }
         )
     cells = [
-        [str(name), *_column_in_words(values, repeats)]
+        [str(name), *_column_in_words(values, repeats, rows.levels.get(name, ()))]
         for name, values in zip(rows.names, rows.columns, strict=True)
     ]
     caption = "The columns that the model may split on."
@@ -67,14 +67,14 @@ def data(subject: Subject) -> Iterator[Block]:
     yield ReportTable(caption, ["column", "kind", "values", "missing"], cells[:_MOST_COLUMNS])
 
 
-def _column_in_words(values: np.ndarray, repeats: np.ndarray) -> list[str]:
+def _column_in_words(values: np.ndarray, repeats: np.ndarray, levels: Sequence[str]) -> list[str]:
     """Describe a column: its kind, its values, and how many are missing."""
     is_category = values.dtype.kind == "O"
     is_missing = np.array([v is None for v in values]) if is_category else np.isnan(values)
     known, num_missing = values[~is_missing], str(int(repeats[is_missing].sum()))
     if is_category:
-        levels = sorted(set(known))
-        return ["category", listed(levels) if levels else "", num_missing]
+        held = set(known)
+        return ["category", listed([name for name in levels if name in held]), num_missing]
     held = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
     return ["number", held, num_missing]
 
@@ -147,7 +147,7 @@ def _cuts_in_words(model: Any) -> str:
 
 
 def evidence(subject: Subject) -> Iterator[Block]:
-    """Report how probable the data are under the model."""
+    """Report how probable the data are under the model, if that is known."""
     summary, model = subject.summary, subject.model
     facts = {}
     said = evidence_in_words(summary, " ± {:.3f} (standard error)")
@@ -187,8 +187,6 @@ def evidence(subject: Subject) -> Iterator[Block]:
             "them was seen. Of two models of the same data, the one whose log evidence is higher "
             "by 3 is 20 times as probable, if both were equally probable before."
         )
-    else:
-        yield Text("This inference does not compute the evidence.")
     if facts:
         yield Facts(facts)
     name = _swept(model)

@@ -34,26 +34,25 @@ def cautions(model: Any, forecasts: Forecasts | None = None) -> list[str]:
     >>> cautions(ExactTreeClassifier().fit([[0.0], [1.0], [2.0]], [0, 0, 1]))
     []
     """
-    return [*model.cautions(), *_of_forecasts(forecasts)]
-
-
-def _of_forecasts(forecasts: Forecasts | None) -> Iterator[str]:
+    said = list(model.cautions())
     if forecasts is None:
-        return
+        return said
     if forecasts.efficiency is not None:
         rough = int((forecasts.efficiency < _LEAST_EFFICIENCY).sum())
         if rough:
-            yield (
+            said.append(
                 "Leaving a row out changes the posterior so much that its prediction rests on few "
                 f"draws, for {rough:,} of {len(forecasts.y):,} rows: scores and calibration are "
                 "imprecise."
             )
     if forecasts.cdf is not None:
-        yield from _of_laws(forecasts.cdf)
+        tries = f" Try {' or '.join(model.other_noise)}." if model.other_noise else ""
+        said += [text + tries for text in intervals_that_fail(forecasts.cdf)]
+    return said
 
 
-def _of_laws(cdf: np.ndarray) -> Iterator[str]:
-    """Test whether targets follow their predictive distributions."""
+def intervals_that_fail(cdf: np.ndarray) -> Iterator[str]:
+    """Describe how targets fail to follow their predictive distributions, if a test finds that."""
     inside = coverage(cdf, _LEVEL)
     if stats.binomtest(int(inside.sum()), len(inside), _LEVEL).pvalue < _FALSE_ALARM:
         way = "wider than necessary" if inside.mean() > _LEVEL else "too narrow"

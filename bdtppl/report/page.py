@@ -29,6 +29,7 @@ _SECTIONS = {
     "What the columns do": dependences,
     "Diagnostics": diagnostics,
 }
+_TITLES_OF_SUMS = {"The likely trees": "The sum of trees"}
 _LEADING = 3  # columns that are named
 _CERTAIN = 0.5  # probability of a split on a column from which it is mentioned
 
@@ -98,13 +99,18 @@ def _render(subject: Subject, title: str | None) -> str:
         lstrip_blocks=True,
     )
     today = date.today()
-    kind = "sum of trees" if subject.model.trees_are == "sums" else "decision tree"
+    is_sum = subject.model.trees_are == "sums"
+    kind = "sum of trees" if is_sum else "decision tree"
     return environment.get_template(_TEMPLATE).render(
         title=title or f"{subject.target}: a Bayesian {kind}",
         subtitle=f"{type(subject.model).__name__}, {subject.summary['rows']:,} rows",
         sections=[
             _in_short(subject),
-            *(Section(title, list(write(subject))) for title, write in _SECTIONS.items()),
+            *(
+                Section(_TITLES_OF_SUMS.get(title, title) if is_sum else title, blocks)
+                for title, write in _SECTIONS.items()
+                if (blocks := list(write(subject)))
+            ),
         ],
         written=f"Written by bdtppl {bdtppl.__version__} on {today.day} {today:%B %Y}.",
     )

@@ -14,7 +14,8 @@ from bdtppl.plotting import (
 )
 from bdtppl.plotting.bands import LEVELS_SHOWN, are_named_upright
 from bdtppl.plotting.colours import NUM_COLOURS
-from bdtppl.report.blocks import Block, Figure, Figures, Text
+from bdtppl.report.blocks import Block, Code, Figure, Figures, Text
+from bdtppl.report.cautions import intervals_that_fail
 from bdtppl.report.pictures import picture
 from bdtppl.report.scores import confusion_table, score_table
 from bdtppl.report.subject import Subject
@@ -46,6 +47,14 @@ def predictions(subject: Subject) -> Iterator[Block]:
         if subject.classes is not None and len(subject.classes) <= _MOST_CLASSES:
             yield confusion_table(forecasts, subject.classes)
         yield Figures(list(_calibrations(subject)))
+        if forecasts.cdf is not None and any(intervals_that_fail(forecasts.cdf)):
+            settings = model.other_noise
+            lines = [f"{type(model).__name__}({code})  # {why}" for code, why in settings.items()]
+            if subject.command is not None:
+                options = (code.replace("_", "-").replace("=", " ") for code in settings)
+                lines = [f"{subject.command} --{option}" for option in options]
+            if lines:
+                yield Code("Predictive intervals do not hold; try instead", "\n".join(lines))
     if subject.classes is None:
         yield picture(
             lambda: subject.named(plot_predictive(model, subject.X, subject.y)),

@@ -20,6 +20,7 @@ _MOST_LEAVES_BESIDE = 4  # trees drawn side by side
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
 _EFFECTS_DRAWN = 6
+_LEAST_SHARE = 5e-4  # of the variance, for an effect to be listed
 _PARTITION = (
     " A partition represents all trees whose leaves contain the same training rows, in any order "
     "of splits. It is drawn as the most probable of them, with the sum of the probabilities of "
@@ -125,17 +126,18 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
             f"{number(low)} to {number(high)})"
         )
         scale = summary["target_scale"]
-        said += "." if scale == "identity" else f", on the scale {scale} of the targets."
+        said += "." if scale == "identity" else f", {_on_scale(subject)}."
     yield Text(said)
     if effects := subject.effects[:_EFFECTS_DRAWN]:
         yield picture(
             partial(draw_effects, subject.model, effects, 0.9),
             "The strongest effects of columns, with bands, and of pairs of columns as maps.",
             "Effects of columns on the sum, with 90 % bands, and effects of pairs; the other "
-            "columns are averaged out as if they were independent."
-            + (" They are log odds or probits." if subject.model.is_classifier else ""),
+            "columns are averaged out as if they were independent. Effects are "
+            f"{_on_scale(subject)}.",
         )
-        listed = subject.effects[:_COLUMNS_LISTED]
+        listed = [each for each in subject.effects if each.share >= _LEAST_SHARE]
+        listed = listed[:_COLUMNS_LISTED]
         names = [" and ".join(each.columns) for each in listed]
         ends = [f"{each.share_low:.3f} to {each.share_high:.3f}" for each in listed]
         shares = [f"{each.share:.3f}" for each in listed]
@@ -156,6 +158,15 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         rows,
         [share for _, share in shown],
     )
+
+
+def _on_scale(subject: Subject) -> str:
+    """Name the scale of a sum."""
+    if subject.classes is not None:
+        link = {"logit": "log odds", "probit": "probits"}[subject.model.link]
+        return f"{link} of {subject.classes[1]}"
+    scale = subject.summary["target_scale"]
+    return f"in units of {subject.target}" if scale == "identity" else f"on the {scale} scale"
 
 
 def _evidence_cell(topology: dict) -> str:
