@@ -12,7 +12,14 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from tiers import slow_but
 
-from bdtppl import BARTRegressor, BCFRegressor, load, plot_overlap, plot_treatment_effects
+from bdtppl import (
+    BARTRegressor,
+    BCFRegressor,
+    load,
+    plot_overlap,
+    plot_treatment_effects,
+    write_report,
+)
 from bdtppl.inference.additive import causal
 from bdtppl.inference.additive.causal import CausalKernel, CausalState
 from bdtppl.inference.additive.kernel import AdditiveKernel
@@ -222,3 +229,10 @@ def test_what_cannot_be_estimated_is_refused():
         fitted().predict(X)
     with pytest.warns(UserWarning, match=r"50% of the rows have a propensity below 0\.05"):
         model.fit(X, Y, treatment=Z, propensity=np.repeat([0.01, 0.5], 60))
+
+
+def test_reports_tell_of_the_effect(tmp_path):
+    write_report(fitted(), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Average effect of treatment, and its 95 % interval." in page
+    assert "Propensities of both arms." in page

@@ -483,6 +483,11 @@ class RealSums(BARTNoiseParameters, RealTargets):
     posterior_: SumPosterior
     _by_draw: Any
 
+    @property
+    def target_scale_(self) -> str:
+        """Name of the scale of the targets that the sum is on; see ``posterior_.scale``."""
+        return self.posterior_.scale.kind
+
     @staticmethod
     def _unit(y: np.ndarray) -> float:
         """Choose a unit near the spread if fourth powers of targets leave float64's range."""
@@ -510,7 +515,8 @@ class RealSums(BARTNoiseParameters, RealTargets):
         least = self.posterior_.y.min()
         scale = "log" if least > 0 else "log1p" if least > -1 else "yeo-johnson"
         known = {f'target_scale="{scale}"': "noise that grows with the target"}
-        if self.target_scale_ != "identity" or self.target_scale == "auto" or self.offset:
+        asked: Any = getattr(self, "target_scale", None)  # BCFRegressor has no scales
+        if asked != "identity" or self.offset:
             known = {}
         return known if self.noise_trees else known | {"noise_trees=40": "noise that varies by row"}
 
@@ -580,11 +586,6 @@ class BARTRegressor(BARTScaleParameters, RealSums, ReadableSums, BART):
         if self.target_scale != "auto":
             return TargetScale.fitted(self.target_scale, y, weights)
         return choose_scale(self, matrix, y, weights, found)
-
-    @property
-    def target_scale_(self) -> str:
-        """Name of the scale of the targets that the sum is on; see ``posterior_.scale``."""
-        return self.posterior_.scale.kind
 
     @property
     def chosen(self) -> dict[str, Any]:

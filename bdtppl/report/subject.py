@@ -60,7 +60,7 @@ class Subject:
     def effects(self) -> list[Any]:
         """Effects of columns on one sum of trees, if the columns have any; else empty."""
         model = self.model
-        is_one = model.trees_are == "sums" and model.prior_.num_sums == 1
+        is_one = hasattr(model, "fewest_columns") and model.prior_.num_sums == 1
         return model.effects() if is_one and len(model.prior_.groups) <= 1 else []
 
     @cached_property

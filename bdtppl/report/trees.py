@@ -6,7 +6,12 @@ from functools import partial
 import numpy as np
 
 from bdtppl.models.wording import counted, number
-from bdtppl.plotting import plot_topologies, plot_tree
+from bdtppl.plotting import (
+    plot_overlap,
+    plot_topologies,
+    plot_treatment_effects,
+    plot_tree,
+)
 from bdtppl.plotting.effects import draw_effects
 from bdtppl.report.blocks import Block, Code, Figures, ReportTable, Text
 from bdtppl.report.pictures import picture
@@ -128,6 +133,8 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
         scale = summary["target_scale"]
         said += "." if scale == "identity" else f", {_on_scale(subject)}."
     yield Text(said)
+    if hasattr(subject.model, "effect_draws"):
+        yield from _treatment_blocks(subject)
     if effects := subject.effects[:_EFFECTS_DRAWN]:
         yield picture(
             partial(draw_effects, subject.model, effects, 0.9),
@@ -167,6 +174,31 @@ def _on_scale(subject: Subject) -> str:
         return f"{link} of {subject.classes[1]}"
     scale = subject.summary["target_scale"]
     return f"in units of {subject.target}" if scale == "identity" else f"on the {scale} scale"
+
+
+def _treatment_blocks(subject: Subject) -> Iterator[Block]:
+    model, over = subject.model, {"sample": "training rows", "treated": "treated rows"}
+    rows = [
+        [f"{over.get(name, name)}", *map(number, found)]
+        for name, found in model.average_effect_.items()
+    ]
+    yield ReportTable(
+        f"Average effect of {model.treatment_name_}, and its 95 % interval.",
+        ["over", "effect", "from", "to"],
+        rows,
+    )
+    yield picture(
+        partial(plot_treatment_effects, model),
+        "Effects of the treatment on the training rows, in increasing order, with intervals.",
+        "Effect of the treatment on each training row. It is causal only if nothing besides the "
+        "columns affects both treatment and target.",
+    )
+    if model.has_arms_:
+        yield picture(
+            partial(plot_overlap, model),
+            "Histograms of the propensities of treated and of other rows.",
+            "Propensities of both arms. Where one has no rows, effects are extrapolated.",
+        )
 
 
 def _evidence_cell(topology: dict) -> str:
