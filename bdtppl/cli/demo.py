@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdtppl.cli.console import notes_after, refusing
+from bdtppl.cli.console import notes_after, refusing, say_json
 from bdtppl.files import require_writable, staged
+
+if TYPE_CHECKING:
+    from bdtppl.comparison import Comparison
 
 # Columns of scikit-learn's diabetes set, whose own names are abbreviations.
 _DIABETES_COLUMNS = (
@@ -30,6 +33,9 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for tables and pictures; created if it is missing.")
     ] = Path("bdtppl-demo"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print only the results, as JSON.")
+    ] = False,
 ) -> None:
     """Draw an exact posterior, a sum of trees, a soft tree and their comparison; needs no data."""
     from bdtppl.progress import waiting
@@ -38,13 +44,21 @@ def demo(
         require_writable(out, "--out")
         with staged(out) as folder:
             with waiting("summing over all trees of iris", shown=True):
-                _show_exact_posterior(folder)
+                text, evidence = _show_exact_posterior(folder)
+            if not as_json:
+                typer.echo(text)
             with notes_after(), waiting("comparing models of diabetes", shown=True):
-                _compare_models(folder)
-            pictures = sorted(path.name for path in folder.glob("*.png"))
-    typer.echo("\nPictures:")
-    for name in pictures:
-        typer.echo(f"  {out / name}")
+                comparison = _compare_models(folder)
+            pictures = [str(out / path.name) for path in sorted(folder.glob("*.png"))]
+    if as_json:
+        models = comparison.rows()
+        say_json({"log_evidence": evidence, "models": models, "pictures": pictures})
+        return
+    typer.echo(
+        "Diabetes: its progression in 442 patients, by sums of trees and a soft tree of one split\n"
+        f"{comparison}"
+    )
+    typer.echo("\n  ".join(["\nPictures:", *pictures]))
     typer.echo(
         "\nNext, for instance:\n"
         f"  bdtppl fit {out}/iris.csv --target species --model exact --report\n"
@@ -53,7 +67,7 @@ def demo(
     )
 
 
-def _show_exact_posterior(folder: Path) -> None:
+def _show_exact_posterior(folder: Path) -> tuple[str, float]:
     from sklearn.datasets import load_iris
 
     from bdtppl import ExactTreeClassifier, plot_structures
@@ -65,16 +79,17 @@ def _show_exact_posterior(folder: Path) -> None:
     X.assign(species=y).to_csv(folder / "iris.csv", index=False)
     model = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, binning="uniform")
     probability = model.fit(X, y).k_best(1, by="partition").probability[0]
-    typer.echo(
+    _save(plot_structures(model, k=4)[0], folder / "1-exact-posterior.png")
+    text = (
         "Iris: the species of 150 flowers, by the exact posterior over all trees\n"
         f"The log evidence is {model.log_evidence_:.2f}. The most probable partition of the rows "
         f"has probability {probability:.3f}; its most probable tree:\n\n"
         f"{indent(model.rules(), '  ')}\n"
     )
-    _save(plot_structures(model, k=4)[0], folder / "1-exact-posterior.png")
+    return text, model.log_evidence_
 
 
-def _compare_models(folder: Path) -> None:
+def _compare_models(folder: Path) -> "Comparison":
     from sklearn.datasets import load_diabetes
 
     from bdtppl import BARTRegressor, DCCTreeRegressor, compare, plot_comparison, plot_predictive
@@ -89,16 +104,13 @@ def _compare_models(folder: Path) -> None:
         "soft tree": DCCTreeRegressor(**_FEW_DRAWS, **_ONE_SPLIT, evidence="lais", **seed),
     }
     comparison = compare({name: model.fit(X, y) for name, model in models.items()}, cv=None)
-    typer.echo(
-        "Diabetes: its progression in 442 patients, by sums of trees and a soft tree of one split\n"
-        f"{comparison}"
-    )
     bands = plot_predictive(models["200 trees"])
     along = plot_predictive(models["soft tree"], feature="body mass index")
     for ax, name in ((bands, "2-sum-of-trees"), (along, "4-soft-tree")):
         ax.set_ylabel("progression")
         _save(ax, folder / f"{name}.png")
     _save(plot_comparison(comparison, ["elpd_loo", "weight"])[0], folder / "3-comparison.png")
+    return comparison
 
 
 def _save(ax: Any, path: Path) -> None:
