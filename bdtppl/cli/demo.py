@@ -14,19 +14,11 @@ if TYPE_CHECKING:
 
 # Columns of scikit-learn's diabetes set, whose own names are abbreviations.
 _DIABETES_COLUMNS = (
-    "age",
-    "sex",
-    "body mass index",
-    "blood pressure",
-    "cholesterol",
-    "LDL",
-    "HDL",
-    "cholesterol by HDL",
-    "log triglycerides",
-    "glucose",
+    "age, sex, body mass index, blood pressure, cholesterol, LDL, HDL, cholesterol by HDL, "
+    "log triglycerides, glucose"
 )
-_FEW_DRAWS = {"iterations": 1, "chains": 4, "warmup": 300, "draws": 100}
-_ONE_SPLIT = {"max_splits": 1, "with_leaf": False, "h_init": 0.5, "h_final": 0.025}
+_FEW_DRAWS: dict[str, Any] = {"iterations": 1, "chains": 4, "warmup": 300, "draws": 100}
+_ONE_SPLIT: dict[str, Any] = {"max_splits": 1, "with_leaf": False, "h_init": 0.5, "h_final": 0.025}
 
 
 def demo(
@@ -95,13 +87,13 @@ def _compare_models(folder: Path) -> "Comparison":
     from bdtppl import BARTRegressor, DCCTreeRegressor, compare, plot_comparison, plot_predictive
 
     diabetes: Any = load_diabetes(scaled=False, as_frame=True)
-    X, y = diabetes.data.set_axis(_DIABETES_COLUMNS, axis=1), diabetes.target
+    X, y = diabetes.data.set_axis(_DIABETES_COLUMNS.split(", "), axis=1), diabetes.target
     X.assign(progression=y).to_csv(folder / "diabetes.csv", index=False)
-    scale, seed = {"target_scale": "yeo-johnson"}, {"random_state": 0}
+    both: dict[str, Any] = {"target_scale": "yeo-johnson", "random_state": 0}
     models = {
-        "200 trees": BARTRegressor(**scale, **seed),
-        "10 trees": BARTRegressor(trees=10, **scale, **seed),
-        "soft tree": DCCTreeRegressor(**_FEW_DRAWS, **_ONE_SPLIT, evidence="lais", **seed),
+        "200 trees": BARTRegressor(**both),
+        "10 trees": BARTRegressor(trees=10, **both),
+        "soft tree": DCCTreeRegressor(**_FEW_DRAWS, **_ONE_SPLIT, evidence="lais", random_state=0),
     }
     comparison = compare({name: model.fit(X, y) for name, model in models.items()}, cv=None)
     bands = plot_predictive(models["200 trees"])
