@@ -244,6 +244,25 @@ def select_trees(condition: jax.Array, one, other):
     return jax.tree.map(choose, one, other)
 
 
+def edit_node(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
+    """Split a leaf of each tree, or set a split's rule; `LEAF` merges the two leaves below it.
+
+    Returns
+    -------
+    shape
+        The trees.
+    source
+        int32 [b, k]; the previous slot of each one.
+    """
+    chain, place = jnp.arange(len(slot)), places(shape)
+    is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
+    smaller, source = pruned(shape, slot)
+    new = with_rules(shape, place == slot[:, None], rule[:, None])
+    new = select_trees(is_leaf, grown(shape, slot, rule), new)
+    new = select_trees(is_merge, smaller, new)
+    return new, jnp.where(is_merge[:, None], source, place)
+
+
 def branched(
     shape: Shape, is_wanted: jax.Array, rule: jax.Array
 ) -> tuple[Shape, jax.Array, jax.Array, jax.Array]:

@@ -44,8 +44,9 @@ def root_rows(model: PackedModel, shape: Shape) -> jax.Array:
 
 
 def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Array):
-    """Pass rows down from parents to children, and mark nodes below changed ones."""
+    """Pass rows down from parents to children below changed nodes, and mark these children."""
     chain = jnp.arange(len(shape.size))
+    first = jnp.where(changed & shape.is_split, shape.left, shape.capacity).min()
 
     def settle(slot, carry):
         rows, changed = carry
@@ -58,7 +59,7 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
             lax.dynamic_update_index_in_dim(changed, below, slot, 1),
         )
 
-    return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
+    return lax.fori_loop(first, shape.size.max(), settle, (rows, changed))
 
 
 @jax.jit
