@@ -16,18 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import (
-    LEAF,
-    Shape,
-    edit_node,
-    places,
-    select_trees,
-    with_capacity,
-)
+from bdtppl.inference.hard.shapes import LEAF, Shape, edit_node, places, select_trees, with_capacity
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import Proposal
-from bdtppl.inference.metropolis.state import State, scored, state_of
+from bdtppl.inference.metropolis.state import State, rescored, scored, state_of
 from bdtppl.models.hard.node_scores import node_weights
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass
@@ -214,12 +207,8 @@ def _with_drawn_rule(
         drawn = jnp.where(is_undefined.any(axis=1), first_undefined, drawn)
         drawn = jnp.where(is_merge, LEAF, drawn)
         shape, source = edit_node(old.shape, slot, drawn)
-        rows, scores = (
-            jnp.take_along_axis(values, source[..., None], axis=1)
-            for values in (old.rows, old.scores)
-        )
         is_changed = (places(shape) == slot[:, None]) & (is_left & ~is_merge)[:, None]
-        new = scored(model, shape, rows, scores, is_changed)
+        new = rescored(model, old, shape, source, is_changed)
         is_possible = (~jnp.isneginf(new.terms.log_rule) | ~shape.is_split).all(axis=1)
         is_made = is_left & (is_possible | is_undefined.any(axis=1))
         rule = jnp.where(is_made, drawn, rule)

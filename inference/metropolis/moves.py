@@ -30,7 +30,7 @@ from bdtppl.inference.hard.shapes import (
     with_rules,
 )
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
-from bdtppl.inference.metropolis.state import State, scored
+from bdtppl.inference.metropolis.state import State, rescored
 from bdtppl.models.hard.packed_model import PackedModel, available_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
@@ -213,10 +213,7 @@ def propose(
 
     edits = edited, lambda: _swapped(shape, slot), lambda: _rotated(shape, slot)
     new_shape, source, is_changed = lax.switch(jnp.maximum(move[0] - _SHIFT, 0), edits)
-    rows, scores = (
-        jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
-    )
-    new = scored(model, new_shape, rows, scores, is_changed)
+    new = rescored(model, state, new_shape, source, is_changed)
     is_way_back = jnp.where(grows[:, None], new_shape.has_leaves, new.is_growable)
     ways_back = is_way_back.sum(axis=1)
     ways = log_probability[_PRUNE] - log_probability[_GROW]

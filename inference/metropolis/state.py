@@ -13,13 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bdtppl.inference.compiling import COMPILED_QUICKLY
-from bdtppl.inference.hard.shapes import (
-    Shape,
-    grown,
-    roots,
-    running_count,
-    with_capacity,
-)
+from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, with_capacity
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.log_joint import is_possible
 from bdtppl.models.hard.node_scores import NodeTerms, node_terms
@@ -113,6 +107,13 @@ def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array,
 
     changed &= shape.is_used
     return summed(model, shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
+
+
+def rescored(model: PackedModel, state: State, shape: Shape, source: jax.Array, changed) -> State:
+    """Recompute rows and scores after nodes moved from their previous slots, int32 [b, k]."""
+    old = state.rows, state.scores
+    moved = (jnp.take_along_axis(values, source[..., None], axis=1) for values in old)
+    return scored(model, shape, *moved, changed)
 
 
 def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
