@@ -131,7 +131,8 @@ def test_estimators_take_them_and_the_numbers_of_the_targets_by_name():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("warnings.warn", lambda *_, **__: None)  # of short runs
             fitted = kind(random_state=0, **options) if options else kind()
-            assert fitted.fit(X, y).leaf_.scale < 0.2 * wide.scale
+            leaf = fitted.fit(X, y).leaf_
+            assert leaf.scale / leaf.shape < 0.2 * wide.scale / wide.shape
             named = fitted.set_params(leaf="from_targets").fit(X, y)
         assert named.leaf_ == wide
 
