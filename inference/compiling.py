@@ -7,8 +7,10 @@ compile a call with all its loops to one kernel, which then runs in its caller's
 by itself for small loops (its pass SmallWhileLoopHoisting), with the mark that is used here.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
+from ctypes import CDLL
 from functools import cache, lru_cache, update_wrapper
 from pathlib import Path
 from threading import Lock
@@ -18,31 +20,47 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
+COMPILED_PLAINLY = {"xla_cpu_use_fusion_emitters": False}  # as fast, in half of the time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for short functions that run once
 
 _AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # kernels cannot call these
 
-_MAPS = Path("/proc/self/maps")
+_MAPS, _STATM = Path("/proc/self/maps"), Path("/proc/self/statm")  # on Linux
 _MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond this
 _PERIOD = 10.0  # seconds; counting takes milliseconds, and filling a thousand maps takes seconds
+_MOST_MEMORY = 1.0  # GB of resident memory
+_FEW = 0.2  # GB, more than are worth dropping
+_left = [0.0]  # GB when functions were last dropped
 
 
 def make_room() -> None:
-    """Drop all compiled functions if the process would soon be unable to compile more.
+    """Drop all compiled functions if they fill the memory of the process, or its memory maps.
 
-    Each of them uses some of the memory maps that Linux limits for a process; a policy of trees
-    uses 1,400. They are recompiled when needed.
+    Each of them uses megabytes, and some of the maps that Linux limits for a process; a policy of
+    trees uses 1,400. They are recompiled when needed.
     """
-    if _num_maps(int(time.monotonic() / _PERIOD)) > _MOST_MAPS:
+    is_full = _num_maps(int(time.monotonic() / _PERIOD)) > _MOST_MAPS
+    most = max(_MOST_MEMORY, _left[0] + _FEW)
+    if is_full or (resident_memory() > most and resident_memory(trims=True) > most):
         jax.clear_caches()
         _num_maps.cache_clear()
+        _left[0] = resident_memory(trims=True)
 
 
 @lru_cache(maxsize=1)
 def _num_maps(period: int) -> int:
     """Count the maps, once in each period; return 0 on other systems than Linux."""
     return _MAPS.read_bytes().count(b"\n") if _MAPS.exists() else 0
+
+
+def resident_memory(*, trims: bool = False) -> float:
+    """Return resident memory in GB, without what is free if trimmed; 0 except on Linux."""
+    if not _STATM.exists():
+        return 0.0
+    if trims:
+        CDLL(None).malloc_trim(0)
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
 class OneKernel:

@@ -1,11 +1,9 @@
 """What holds for every test: no silent broadcasting, no window, the same examples each time."""
 
-import ctypes
 import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 # Before anything imports matplotlib or numba, and for the processes that tests start.
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -20,11 +18,7 @@ from bdtppl.inference.compiling import make_room
 
 # Compiles in a third less time, and on one thread: two processes share two cores.
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-STATUS = Path("/proc/self/status")  # on Linux
-MOST_MEMORY = 1.1  # GB that a process keeps from one test to the next, if it can
-FEW = 0.2  # GB of compiled code that are worth dropping
 FIRST = ("boxes", "bart", "search", "tree_gibbs", "data_as_it_comes", "estimators", "cli")
-LEFT = pytest.StashKey[float]()  # GB that were left when compiled code was last dropped
 
 # Tracing makes many objects that live on, and so does collecting the tests.
 gc.set_threshold(100_000, 20, 100)
@@ -37,26 +31,10 @@ hypothesis.settings.load_profile("bdtppl")
 
 
 @pytest.fixture(autouse=True)
-def _free_memory(request):
-    """Return memory to the system, and drop compiled code where memory or its maps run short."""
+def _free_memory():
+    """Drop compiled code where memory or its maps run short."""
     yield
     make_room()
-    most = max(MOST_MEMORY, request.config.stash.get(LEFT, 0.0) + FEW)
-    if memory() > most:
-        trim = ctypes.CDLL("libc.so.6").malloc_trim
-        trim(0)
-        if memory() > most:
-            jax.clear_caches()
-            trim(0)
-            request.config.stash[LEFT] = memory()
-
-
-def memory():
-    """Return the resident memory of this process in GB; 0 on other systems than Linux."""
-    if not STATUS.exists():
-        return 0.0
-    lines = STATUS.read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1e6
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 
 import jax.monitoring
 import pytest
-from conftest import memory
+
+from bdtppl.inference.compiling import resident_memory
 
 COMPILING = tuple(
     f"/jax/core/compile/{step}_duration"
@@ -46,7 +47,7 @@ def pytest_runtest_makereport(item):
     before, after = item.config.stash[BEFORE], now()
     item.config.stash[BEFORE] = after
     cost = {name: after[name] - before[name] for name in after}
-    item.user_properties.append(("cost", cost | {"GB": memory()}))
+    item.user_properties.append(("cost", cost | {"GB": resident_memory()}))
 
 
 def pytest_runtest_logreport(report):

@@ -97,14 +97,17 @@ def test_compiled_code_is_kept_for_the_next_process(tmp_path, given):
 
 
 @pytest.mark.slow
-def test_a_process_that_fits_many_models_keeps_room_to_compile(monkeypatch):
+@pytest.mark.parametrize("limit", ["_MOST_MAPS", "_MOST_MEMORY"])
+def test_a_process_that_fits_many_models_keeps_room_to_compile(monkeypatch, limit):
     X, y = np.arange(12.0)[:, None], np.arange(12) % 2
     model = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)
     function, given = compiled(BODIES["elements"])
     function.plain(*given)
+    for name, value in {"_MOST_MEMORY": np.inf, "_FEW": 0.0, "_left": [0.0]}.items():
+        monkeypatch.setattr(compiling, name, value)
     compiling.make_room()
     assert function.plain._cache_size() == 1
-    monkeypatch.setattr(compiling, "_MOST_MAPS", 0 if compiling._MAPS.exists() else np.inf)
+    monkeypatch.setattr(compiling, limit, 0)
     again = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)
     assert function.plain._cache_size() == (not compiling._MAPS.exists())
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))

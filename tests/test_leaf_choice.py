@@ -68,16 +68,11 @@ def test_the_evidence_is_near_its_maximum():
 
 def test_numbers_of_other_targets_are_noticed(monkeypatch):
     """The twin: a fit to the targets of other rows."""
-    fit = exact_choice.empirical_bayes
 
-    def broken(exact, **options):
-        other = np.roll(exact.y, 1)
-        design, levels = exact.design, exact.space.num_levels
-        return fit(
-            BoxPosterior(design, exact.prior, exact.leaf, other, max_depth=levels), **options
-        )
+    def broken(design, prior, leaf, y, **options):
+        return BoxPosterior(design, prior, leaf, np.roll(y, 1), **options)
 
-    monkeypatch.setattr(exact_choice, "empirical_bayes", broken)
+    monkeypatch.setattr(exact_choice, "BoxPosterior", broken)
     with pytest.raises(AssertionError):
         check_maximum(problem())
 
@@ -136,7 +131,8 @@ def test_estimators_take_them_and_the_numbers_of_the_targets_by_name():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("warnings.warn", lambda *_, **__: None)  # of short runs
             fitted = kind(random_state=0, **options) if options else kind()
-            assert fitted.fit(X, y).leaf_.scale < 0.2 * wide.scale
+            leaf = fitted.fit(X, y).leaf_
+            assert leaf.scale / leaf.shape < 0.2 * wide.scale / wide.shape
             named = fitted.set_params(leaf="from_targets").fit(X, y)
         assert named.leaf_ == wide
 

@@ -13,8 +13,9 @@ References
 Sullivan et al. 2023 (BCART-PCFG), section 5, for the recursion.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -253,14 +254,18 @@ class BoxPosterior(ExactTrees):
     @cached_property
     def _leaf_gradient(self) -> Any:
         """Return the gradient in the leaf family; its walk fills ``_derived_usage``."""
-        leaf, total = as_float64(self.leaf), None
-        for leaves in self._walk(self.leaf, self._log_q, self._derived_usage, _LEAST_DERIVED):
+        return WeightedLeaves(self.prior, self.leaf, self._pieces()).gradient("leaf")
+
+    def _pieces(self, least: float = _LEAST_DERIVED) -> Iterator[tuple]:
+        for leaves in self._walk(self.leaf, self._log_q, self._derived_usage, least):
             size = len(leaves.weight)
             length = next(each for each in _LENGTHS if each >= size)
-            weight = np.pad(leaves.weight, (0, length - size))
-            some = _derived(leaf, padded(leaves.statistics, length), weight)
-            total = some if total is None else jax.tree.map(jnp.add, total, some)
-        return total
+            yield padded(leaves.statistics, length), np.pad(leaves.weight, (0, length - size))
+
+    @in_float64
+    def weighted_leaves(self, least: float) -> "WeightedLeaves":
+        """Return the leaves of a tree, without nodes whose expected number is small."""
+        return WeightedLeaves(self.prior, self.leaf, list(self._pieces(least)))
 
     def _prior_gradient(self, usage: list[BoxUsage]) -> Any:
         split = np.stack([each.split for each in usage])
@@ -395,6 +400,41 @@ class BoxPosterior(ExactTrees):
         return self.leaves.shared(self.design.codes[rows])
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedLeaves:
+    """Leaves of fixed weights, in place of a posterior: the M-step of EM is `empirical_bayes`.
+
+    Attributes
+    ----------
+    prior, leaf
+        The model.
+    pieces
+        Statistics and weights of leaves.
+    """
+
+    prior: TreePrior
+    leaf: Leaf
+    pieces: Iterable[tuple]
+
+    def with_model(self, **model: Any) -> "WeightedLeaves":
+        """Score the same leaves with other hyperparameters."""
+        return replace(self, **model)
+
+    @cached_property
+    def _derived(self) -> tuple[Any, Any]:
+        some = (_derived(as_float64(self.leaf), *piece) for piece in self.pieces)
+        return jax.tree.map(lambda *each: sum(each), *some)
+
+    @property
+    def log_evidence(self) -> float:
+        """Expected log likelihood."""
+        return float(self._derived[0])
+
+    def gradient(self, part: Literal["leaf"]) -> Any:
+        """Return the gradient of the expected log likelihood in the leaf family's parameters."""
+        return self._derived[1]
+
+
 @jax.jit
-def _derived(leaf: Leaf, statistics: jax.Array, weight: jax.Array) -> Any:
-    return jax.grad(lambda leaf: (weight * leaf.log_marginal(statistics)).sum())(leaf)
+def _derived(leaf: Leaf, statistics: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
+    return jax.value_and_grad(lambda leaf: (weight * leaf.log_marginal(statistics)).sum())(leaf)

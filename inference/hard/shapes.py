@@ -207,32 +207,28 @@ def rotated(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     chain, is_right = jnp.arange(len(slot)), slot % 2 == 0
     parent, lifted = shape.parent[chain, slot], shape.nodes[chain, slot]
     first, own = shape.left[chain, parent], lifted[:, _LEFT]
-    rule = shape.rule.at[chain, slot].set(shape.rule[chain, parent])
-    rule = rule.at[chain, parent].set(lifted[:, _RULE])
+    is_slot, is_parent = (places(shape) == each[:, None] for each in (slot, parent))
+    rule = jnp.where(is_slot, shape.rule[chain, parent][:, None], shape.rule)
+    rule = jnp.where(is_parent, lifted[:, _RULE, None], rule)
     above = jnp.where(is_right[:, None], jnp.stack([slot, own + 1], 1), jnp.stack([own, slot], 1))
     inner = jnp.where(is_right, first, own + 1)
     below = jnp.stack([inner, jnp.where(is_right, own, first + 1)], 1)
     children = jnp.stack([shape.left, shape.left + 1], axis=2)
-    children = children.at[chain, parent].set(above).at[chain, slot].set(below)
+    children = jnp.where(is_parent[..., None], above[:, None], children)
+    children = jnp.where(is_slot[..., None], below[:, None], children)
 
     def lay_out(place, carry):
-        nodes, source, end = carry
+        new, source = carry
         old = source[:, place]
-        own_rule, depth = rule[chain, old], nodes[:, place, _DEPTH]
-        is_split = (place < end) & (own_rule != LEAF)
-        nodes = nodes.at[:, place, _RULE].set(jnp.where(is_split, own_rule, LEAF))
-        nodes = nodes.at[:, place, _LEFT].set(jnp.where(is_split, end, 0))
+        is_split = (place < new.size) & (rule[chain, old] != LEAF)
         for side in range(2):
-            new = jnp.where(is_split, end + side, shape.capacity)
-            source = source.at[chain, new].set(children[chain, old, side], mode="drop")
-            nodes = nodes.at[chain, new, _PARENT].set(place, mode="drop")
-            nodes = nodes.at[chain, new, _DEPTH].set(depth + 1, mode="drop")
-        return nodes, source, end + 2 * is_split
+            is_there = is_split[:, None] & (places(new) == new.size[:, None] + side)
+            source = jnp.where(is_there, children[chain, old, side][:, None], source)
+        larger = grown(new, jnp.full_like(old, place), rule[chain, old])
+        return select_trees(is_split, larger, new), source
 
-    start = roots(len(slot), shape.capacity)
-    carry = start.nodes, jnp.zeros_like(shape.rule), start.size
-    nodes, source, size = lax.fori_loop(0, shape.size.max(), lay_out, carry)
-    return Shape(nodes, size), source
+    start = roots(len(slot), shape.capacity), jnp.zeros_like(shape.rule)
+    return lax.fori_loop(0, shape.size.max(), lay_out, start)
 
 
 def select_trees(condition: jax.Array, one, other):
@@ -242,6 +238,25 @@ def select_trees(condition: jax.Array, one, other):
         return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
 
     return jax.tree.map(choose, one, other)
+
+
+def edit_node(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
+    """Split a leaf of each tree, or set a split's rule; `LEAF` merges the two leaves below it.
+
+    Returns
+    -------
+    shape
+        The trees.
+    source
+        int32 [b, k]; the previous slot of each one.
+    """
+    chain, place = jnp.arange(len(slot)), places(shape)
+    is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
+    smaller, source = pruned(shape, slot)
+    new = with_rules(shape, place == slot[:, None], rule[:, None])
+    new = select_trees(is_leaf, grown(shape, slot, rule), new)
+    new = select_trees(is_merge, smaller, new)
+    return new, jnp.where(is_merge[:, None], source, place)
 
 
 def branched(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.inference.compiling import COMPILED_PLAINLY
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.models.arrays.padding import in_pieces, padded_size
 from bdtppl.models.arrays.precision import in_float64
@@ -44,8 +45,9 @@ def root_rows(model: PackedModel, shape: Shape) -> jax.Array:
 
 
 def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Array):
-    """Pass rows down from parents to children, and mark nodes below changed ones."""
+    """Pass rows down from parents to children below changed nodes, and mark these children."""
     chain = jnp.arange(len(shape.size))
+    first = jnp.where(changed & shape.is_split, shape.left, shape.capacity).min()
 
     def settle(slot, carry):
         rows, changed = carry
@@ -58,10 +60,10 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
             lax.dynamic_update_index_in_dim(changed, below, slot, 1),
         )
 
-    return lax.fori_loop(1, shape.size.max(), settle, (rows, changed))
+    return lax.fori_loop(first, shape.size.max(), settle, (rows, changed))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=COMPILED_PLAINLY)
 def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """Return the threshold and statistics of each slot, [m, k] and [m, k, s]."""
     size = shape.rule.shape

@@ -16,20 +16,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import (
-    LEAF,
-    Shape,
-    grown,
-    places,
-    pruned,
-    select_trees,
-    with_capacity,
-    with_rules,
-)
+from bdtppl.inference.hard.shapes import LEAF, Shape, edit_node, places, select_trees, with_capacity
 from bdtppl.inference.hard.written_trees import root_rows
 from bdtppl.inference.metropolis.growth import draw_choice
 from bdtppl.inference.metropolis.kernel import Proposal
-from bdtppl.inference.metropolis.state import State, scored, state_of
+from bdtppl.inference.metropolis.state import State, rescored, scored, state_of
 from bdtppl.models.hard.node_scores import node_weights
 from bdtppl.models.hard.packed_model import PackedModel
 from bdtppl.models.pytrees import pytree_dataclass
@@ -127,24 +118,13 @@ def initial_edits(model: PackedModel, shape: Shape, num_chains: int, max_edits: 
     return EditState(no_edits, no_edits, jnp.zeros(num_chains, jnp.int32), tree)
 
 
-def _edit(shape: Shape, slot: jax.Array, rule: jax.Array) -> tuple[Shape, jax.Array]:
-    """Make one edit [b] in each tree; also return the previous slot of each one, int32 [b, k]."""
-    chain, place = jnp.arange(len(slot)), places(shape)
-    is_leaf, is_merge = shape.rule[chain, slot] == LEAF, rule == LEAF
-    smaller, source = pruned(shape, slot)
-    new = with_rules(shape, place == slot[:, None], rule[:, None])
-    new = select_trees(is_leaf, grown(shape, slot, rule), new)
-    new = select_trees(is_merge, smaller, new)
-    return new, jnp.where(is_merge[:, None], source, place)
-
-
 def _replayed(start: Shape, state: EditState, num_edits: jax.Array) -> Shape:
     """Make the first edits of each sequence, with their number in [b]."""
     start = with_capacity(start, state.shape.capacity)
     shape = jax.tree.map(lambda a: jnp.repeat(a, len(num_edits), axis=0), start)
 
     def make(place, shape):
-        new, _ = _edit(shape, state.slot[:, place], state.rule[:, place])
+        new, _ = edit_node(shape, state.slot[:, place], state.rule[:, place])
         return select_trees(place < num_edits, new, shape)
 
     return lax.fori_loop(0, num_edits.max(), make, shape)
@@ -226,13 +206,9 @@ def _with_drawn_rule(
         drawn = draw_choice(log_rules, jax.vmap(jax.random.uniform)(keys))
         drawn = jnp.where(is_undefined.any(axis=1), first_undefined, drawn)
         drawn = jnp.where(is_merge, LEAF, drawn)
-        shape, source = _edit(old.shape, slot, drawn)
-        rows, scores = (
-            jnp.take_along_axis(values, source[..., None], axis=1)
-            for values in (old.rows, old.scores)
-        )
+        shape, source = edit_node(old.shape, slot, drawn)
         is_changed = (places(shape) == slot[:, None]) & (is_left & ~is_merge)[:, None]
-        new = scored(model, shape, rows, scores, is_changed)
+        new = rescored(model, old, shape, source, is_changed)
         is_possible = (~jnp.isneginf(new.terms.log_rule) | ~shape.is_split).all(axis=1)
         is_made = is_left & (is_possible | is_undefined.any(axis=1))
         rule = jnp.where(is_made, drawn, rule)

@@ -20,15 +20,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.hard.shapes import Shape, places, rotated, running_count, with_rules
+from bdtppl.inference.hard.shapes import (
+    LEAF,
+    Shape,
+    edit_node,
+    places,
+    rotated,
+    running_count,
+    with_rules,
+)
 from bdtppl.inference.metropolis.kernel import KERNELS, NamedKernel, Proposal
-from bdtppl.inference.metropolis.state import State, resized, scored
-from bdtppl.models.hard.node_scores import log_rule
-from bdtppl.models.hard.packed_model import Available, PackedModel, available_rules
+from bdtppl.inference.metropolis.state import State, rescored
+from bdtppl.models.hard.packed_model import PackedModel, available_rules
 from bdtppl.models.pytrees import pytree_dataclass
 
 MOVES = ("grow", "prune", "change", "shift", "swap", "rotate")
-_GROW, _PRUNE, *_ = range(len(MOVES))
+_GROW, _PRUNE, _, _SHIFT, *_ = range(len(MOVES))
 
 # Probabilities as in Chipman, George and McCulloch 2010 (BART); the papers of 1998 print none.
 CHIPMAN: Mapping[str, float] = {"grow": 0.25, "prune": 0.25, "change": 0.4, "swap": 0.1}
@@ -41,6 +48,8 @@ ROTATING: Mapping[str, float] = {
     "swap": 0.05,
     "rotate": 0.1,
 }
+
+_Edit = tuple[Shape, jax.Array, jax.Array]  # trees, and previous slots and changed nodes [b, k]
 
 
 @pytree_dataclass
@@ -109,29 +118,8 @@ def _pick(flags: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(count > 0, place, 0).astype(jnp.int32), count
 
 
-def _log_law(model: PackedModel, available: Available, rule: jax.Array) -> jax.Array:
-    """Return the log probability of drawing a rule at a node, float64 [b]."""
-    rules = available.num_column_rules[jnp.arange(len(rule)), model.column[rule]]
-    return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_columns, 1))
-
-
-def _draw_rule(model: PackedModel, available: Available, uniform: jax.Array) -> jax.Array:
-    """Draw a rule at a node, first its column; int32 [b]."""
-    column, num_columns = _pick(available.num_column_rules > 0, uniform)
-    rest = uniform * num_columns
-    return _draw_cut(model, available, rest - jnp.floor(rest), column)
-
-
-def _draw_cut(
-    model: PackedModel, available: Available, uniform: jax.Array, column: jax.Array
-) -> jax.Array:
-    """Draw a rule of a column at a node, int32 [b]."""
-    is_same = model.column[None] == column[:, None]
-    return _pick(available.is_rule & is_same, uniform)[0]
-
-
-def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
-    """Exchange the rules of a split and its parent, and return the parent's slot.
+def _swapped(shape: Shape, slot: jax.Array) -> _Edit:
+    """Exchange the rules of a split and its parent.
 
     If both children of the parent have the same rule, both get the parent's.
     """
@@ -141,89 +129,46 @@ def _swapped(shape: Shape, slot: jax.Array) -> tuple[Shape, jax.Array]:
     own, above = shape.rule[chain, slot][:, None], shape.rule[chain, parent][:, None]
     is_own = (place == slot[:, None]) | ((place == sibling[:, None]) & (shape.rule == own))
     is_above = place == parent[:, None]
-    return with_rules(shape, is_own | is_above, jnp.where(is_above, own, above)), parent
+    shape = with_rules(shape, is_own | is_above, jnp.where(is_above, own, above))
+    return shape, jnp.broadcast_to(place, is_above.shape), is_above
 
 
-def _resize(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
-    shape, grows = state.shape, move == _GROW
-    can_change = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
-    slot, count = _pick(can_change, uniform[:, 0])
-    available = _rules_at(model, state, slot)
-    rule = jnp.where(grows, _draw_rule(model, available, uniform[:, 1]), _rule_of(state, slot))
-    log_weight = log_rule(model, *_rows_and_depth(state, slot), available, rule)
-    new = resized(model, state, grows, slot, rule, log_weight)
-    ways_back = jnp.where(grows[:, None], new.shape.has_leaves, new.is_growable).sum(axis=1)
-    # Ratio for growing; that of pruning, the reverse move, is its inverse.
-    log_ratio = log_probability[_PRUNE] - log_probability[_GROW] - _log_law(model, available, rule)
-    log_ratio = jnp.where(grows, log_ratio, -log_ratio) + jnp.log(count / jnp.maximum(ways_back, 1))
-    overflows = grows & (count > 0) & (shape.size + 2 > shape.capacity)
-    return _proposal(new, log_ratio, (count > 0) & ~overflows, move, overflows)
+def _rotated(shape: Shape, slot: jax.Array) -> _Edit:
+    """Lift a split over its parent."""
+    parent = shape.parent[jnp.arange(len(slot)), slot]
+    shape, source = rotated(shape, slot)
+    return shape, source, shape.is_used & (source == parent[:, None])
 
 
-def _change(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
-    slot, count = _pick(state.shape.is_split, uniform[:, 0])
-    available = _rules_at(model, state, slot)
-    rule, old = _draw_rule(model, available, uniform[:, 1]), _rule_of(state, slot)
-    log_ratio = _log_law(model, available, old) - _log_law(model, available, rule)
-    return _proposal(_with_rule(model, state, slot, rule), log_ratio, count > 0, move)
+def _drawn_rule(
+    model: PackedModel, state: State, slot: jax.Array, move: jax.Array, uniform: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Draw a rule for a node, of the column of its old one to shift; `LEAF` to prune.
 
-
-def _shift(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
-    slot, count = _pick(state.shape.is_split, uniform[:, 0])
-    available, old = _rules_at(model, state, slot), _rule_of(state, slot)
-    rule = _draw_cut(model, available, uniform[:, 1], model.column[old])
-    new = _with_rule(model, state, slot, rule)
-    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
-
-
-def _swap(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
-    shape, place = state.shape, places(state.shape)
-    slot, count = _pick(shape.is_split & (place > 0), uniform[:, 0])
-    swapped, parent = _swapped(shape, slot)
-    new = scored(model, swapped, state.rows, state.scores, place == parent[:, None])
-    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
-
-
-def _rotate(model: PackedModel, state: State, move, log_probability, uniform) -> Proposal:
-    slot, count = _pick(state.shape.is_split & (places(state.shape) > 0), uniform[:, 0])
-    shape, source = rotated(state.shape, slot)
-    scores = jnp.take_along_axis(state.scores, source[..., None], axis=1)
-    parent = state.shape.parent[jnp.arange(len(slot)), slot]
-    new = scored(model, shape, state.rows, scores, shape.is_used & (source == parent[:, None]))
-    return _proposal(new, jnp.zeros(len(slot)), count > 0, move)
-
-
-def _rows_and_depth(state: State, slot: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return rows and depth of a node of each tree."""
+    Returns
+    -------
+    rule
+        int32 [b].
+    log_ratio
+        float64 [b]; log probability of drawing the old rule over that of drawing the new one, each
+        if there is one.
+    """
     chain = jnp.arange(len(slot))
-    return state.rows[chain, slot], state.shape.depth[chain, slot]
+    available = available_rules(model, state.rows[chain, slot], state.shape.depth[chain, slot])
+    old, shifts = jnp.maximum(state.shape.rule[chain, slot], 0), move == _SHIFT
 
+    def log_law(rule):
+        rules = available.num_column_rules[chain, model.column[rule]]
+        return -jnp.log(jnp.maximum(rules, 1)) - jnp.log(jnp.maximum(available.num_columns, 1))
 
-def _rules_at(model: PackedModel, state: State, slot: jax.Array) -> Available:
-    return available_rules(model, *_rows_and_depth(state, slot))
-
-
-def _rule_of(state: State, slot: jax.Array) -> jax.Array:
-    """Return the rule of a split of each tree, int32 [b]; 0 if there is none."""
-    return jnp.maximum(state.shape.rule[jnp.arange(len(slot)), slot], 0)
-
-
-def _with_rule(model: PackedModel, state: State, slot: jax.Array, rule: jax.Array) -> State:
-    changed = places(state.shape) == slot[:, None]
-    shape = with_rules(state.shape, changed, rule[:, None])
-    return scored(model, shape, state.rows, state.scores, changed)
-
-
-def _proposal(state: State, log_ratio, is_possible, move, overflows=None) -> Proposal:
-    return Proposal(
-        state,
-        jnp.where(is_possible, log_ratio, -jnp.inf),
-        move.astype(jnp.int32),
-        jnp.zeros(len(is_possible), bool) if overflows is None else overflows,
-    )
-
-
-_PROPOSERS = (_resize, _change, _shift, _swap, _rotate)
+    column, num_columns = _pick(available.num_column_rules > 0, uniform)
+    rest = uniform * num_columns
+    column = jnp.where(shifts, model.column[old], column)
+    rest = jnp.where(shifts, uniform, rest - jnp.floor(rest))
+    rule, _ = _pick(available.is_rule & (model.column[None] == column[:, None]), rest)
+    log_ratio = jnp.where(move == _GROW, 0.0, log_law(old))
+    log_ratio -= jnp.where(move == _PRUNE, 0.0, log_law(rule))
+    return jnp.where(move == _PRUNE, LEAF, rule), jnp.where(shifts, 0.0, log_ratio)
 
 
 def propose(
@@ -234,6 +179,8 @@ def propose(
     uniform: jax.Array,
 ) -> Proposal:
     """Propose to resize every chain's tree, or else the same move in every chain.
+
+    Only the choice of a node and its edit depend on the move: what is traced once compiles faster.
 
     Parameters
     ----------
@@ -248,8 +195,35 @@ def propose(
     uniform
         float64 [b, 2]; random numbers.
     """
-    which = jnp.maximum(move[0] - _PRUNE, 0)
-    return lax.switch(which, _PROPOSERS, model, state, move, log_probability, uniform)
+    shape, grows, resizes = state.shape, move == _GROW, move <= _PRUNE
+    draws_rule = move[0] <= _SHIFT
+
+    is_end = jnp.where(grows[:, None], state.is_growable, shape.has_leaves)
+    is_inner = shape.is_split & (draws_rule | (places(shape) > 0))
+    slot, count = _pick(jnp.where(resizes[:, None], is_end, is_inner), uniform[:, 0])
+    rule, log_ratio = lax.cond(
+        draws_rule,
+        lambda: _drawn_rule(model, state, slot, move, uniform[:, 1]),
+        lambda: (jnp.zeros_like(slot), jnp.zeros(len(slot))),
+    )
+
+    def edited():
+        is_changed = (places(shape) == slot[:, None]) & (move != _PRUNE)[:, None]
+        return *edit_node(shape, slot, rule), is_changed
+
+    edits = edited, lambda: _swapped(shape, slot), lambda: _rotated(shape, slot)
+    new_shape, source, is_changed = lax.switch(jnp.maximum(move[0] - _SHIFT, 0), edits)
+    new = rescored(model, state, new_shape, source, is_changed)
+    is_way_back = jnp.where(grows[:, None], new_shape.has_leaves, new.is_growable)
+    ways_back = is_way_back.sum(axis=1)
+    ways = log_probability[_PRUNE] - log_probability[_GROW]
+    ways = jnp.where(grows, ways, -ways) + jnp.log(count / jnp.maximum(ways_back, 1))
+    log_ratio += jnp.where(resizes, ways, 0.0)
+    overflows = grows & (count > 0) & (shape.size + 2 > shape.capacity)
+    is_possible = (count > 0) & ~overflows
+    return Proposal(
+        new, jnp.where(is_possible, log_ratio, -jnp.inf), move.astype(jnp.int32), overflows
+    )
 
 
 KERNELS["rotating"] = NamedKernel(

@@ -12,15 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.hard.shapes import (
-    Shape,
-    grown,
-    pruned,
-    roots,
-    running_count,
-    select_trees,
-    with_capacity,
-)
+from bdtppl.inference.compiling import COMPILED_PLAINLY, COMPILED_QUICKLY
+from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, with_capacity
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.log_joint import is_possible
 from bdtppl.models.hard.node_scores import NodeTerms, node_terms
@@ -85,7 +78,7 @@ def initial(model: PackedModel, num_chains: int, capacity: int) -> State:
     return state_of(model, roots(num_chains, capacity))
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=COMPILED_PLAINLY | COMPILED_QUICKLY)
 def state_of(model: PackedModel, shape: Shape) -> State:
     """Score trees, starting from the rows."""
     scores = jnp.zeros((*shape.rule.shape, 4))
@@ -116,6 +109,13 @@ def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array,
     return summed(model, shape, rows, at_nodes(score, model, changed, (shape.nodes, rows), scores))
 
 
+def rescored(model: PackedModel, state: State, shape: Shape, source: jax.Array, changed) -> State:
+    """Recompute rows and scores after nodes moved from their previous slots, int32 [b, k]."""
+    old = state.rows, state.scores
+    moved = (jnp.take_along_axis(values, source[..., None], axis=1) for values in old)
+    return scored(model, shape, *moved, changed)
+
+
 def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
     """Join trees with the rows and scores of their nodes, and sum the scores."""
     state = State(shape, rows, scores, shape.size, shape.size)
@@ -132,37 +132,6 @@ def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array)
         log_prior=log_prior,
         log_likelihood=jnp.where(shape.is_leaf, state.terms.leaf_score, 0.0).sum(axis=1),
     )
-
-
-def resized(
-    model: PackedModel,
-    state: State,
-    grows: jax.Array,
-    slot: jax.Array,
-    rule: jax.Array,
-    log_rule: jax.Array,
-) -> State:
-    """Split a leaf of some trees, and merge the two leaves below a split of the others.
-
-    Only the new leaves are scored.
-
-    Parameters
-    ----------
-    model, state
-        The model, and trees.
-    grows
-        bool [b]; which trees to split.
-    slot
-        int32 [b]; the leaf or the split.
-    rule, log_rule
-        int32 and float64 [b]; a rule for the leaf, and its weight.
-    """
-    larger = split_leaves(model, state.shape, state.rows, state.scores, slot, rule, log_rule)
-    shape, source = pruned(state.shape, slot)
-    rows, scores = (
-        jnp.take_along_axis(old, source[..., None], axis=1) for old in (state.rows, state.scores)
-    )
-    return summed(model, *select_trees(grows, larger, (shape, rows, scores)))
 
 
 def split_leaves(

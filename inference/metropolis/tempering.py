@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from bdtppl.inference.compiling import COMPILED_PLAINLY
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
@@ -150,7 +151,7 @@ def exchange(
     return taken, Exchanges(is_tried.astype(jnp.int32), is_accepted.astype(jnp.int32))
 
 
-@partial(jax.jit, static_argnames=("room",))
+@partial(jax.jit, static_argnames=("room",), compiler_options=COMPILED_PLAINLY)
 def climb(
     rng_keys: jax.Array,
     first_step: jax.Array,
