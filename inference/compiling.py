@@ -30,7 +30,7 @@ _MAPS, _STATM = Path("/proc/self/maps"), Path("/proc/self/statm")  # on Linux
 _MOST_MAPS = 30_000  # Linux allows a process 65,530 by default; XLA crashes beyond this
 _PERIOD = 10.0  # seconds; counting takes milliseconds, and filling a thousand maps takes seconds
 _MOST_MEMORY = 1.0  # GB of resident memory
-_FEW = 0.2  # GB, more than are worth dropping
+_FEW_GB = 0.2  # GB, more than are worth dropping
 _left = [0.0]  # GB when functions were last dropped
 
 
@@ -41,7 +41,7 @@ def make_room() -> None:
     trees uses 1,400. They are recompiled when needed.
     """
     is_full = _num_maps(int(time.monotonic() / _PERIOD)) > _MOST_MAPS
-    most = max(_MOST_MEMORY, _left[0] + _FEW)
+    most = max(_MOST_MEMORY, _left[0] + _FEW_GB)
     if is_full or (resident_memory() > most and resident_memory(trims=True) > most):
         jax.clear_caches()
         _num_maps.cache_clear()

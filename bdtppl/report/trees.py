@@ -25,7 +25,7 @@ _MOST_LEAVES_BESIDE = 4  # trees drawn side by side
 _RULES_LISTED = 60  # lines
 _COLUMNS_LISTED = 40
 _EFFECTS_DRAWN = 6
-_LEAST_SHARE = 5e-4  # of the variance, for an effect to be listed
+_LEAST_LISTED = 5e-4  # of the variance, for an effect to be listed
 _PARTITION = (
     " A partition represents all trees whose leaves contain the same training rows, in any order "
     "of splits. It is drawn as the most probable of them, with the sum of the probabilities of "
@@ -143,7 +143,7 @@ def _sum_blocks(subject: Subject) -> Iterator[Block]:
             "columns are averaged out as if they were independent. Effects are "
             f"{_on_scale(subject)}.",
         )
-        listed = [each for each in subject.effects if each.share >= _LEAST_SHARE]
+        listed = [each for each in subject.effects if each.share >= _LEAST_LISTED]
         listed = listed[:_COLUMNS_LISTED]
         names = [" and ".join(each.columns) for each in listed]
         ends = [f"{each.share_low:.3f} to {each.share_high:.3f}" for each in listed]

@@ -35,6 +35,7 @@ from bdtppl.inference.additive.complete_trees import (
     find_leaves,
     follow_rule,
     inlined,
+    inner,
     is_leaf,
     node_exists,
     node_splits,
@@ -73,7 +74,7 @@ def uniforms_of_visit(levels: int, num_moves: int) -> int:
     return 1 + num_moves * uniforms_of_move(2**levels - 1)
 
 
-@vectorised
+@inner
 def _exponentials(room, count, largest):
     """Write exp(gain - largest) times weight into weight [count]; such loops use vector units.
 
@@ -108,7 +109,7 @@ def _exponentials(room, count, largest):
     return total
 
 
-@vectorised
+@inner
 def _chosen(weight, count, total, uniform):
     """Draw an index in proportion to weights [count] of a known total."""
     left = uniform * total
@@ -169,7 +170,7 @@ def _log_of_noise_leaf(prior, squares, count):
     return log_gamma - half * math.log(0.5 * (prior.rate + max(squares, 0.0)))
 
 
-@vectorised
+@inner
 def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, uniform):
     """Draw the leaf (-1) or the split of a node of variances; see `_redraw_node`."""
     counted = channels - 1
@@ -200,7 +201,7 @@ def _redraw_noise_node(rows, prior, room, s, level, channels, low, high, total, 
     return -1
 
 
-@vectorised
+@inner
 def _redraw_node(rows, prior, room, s, level, scale, each_count, low, high, uniform):
     """Draw the leaf (-1) or the split of a node from its histogram, by two uniform numbers."""
     channels = 3 if each_count else 2
@@ -357,7 +358,7 @@ def _redraw_rule(
     find_leaves(tree, node, rows, rule, leaf)
 
 
-@vectorised
+@inner
 def redraw_values(
     tree, prior, room, residual, precision, scale, each_count, rule, value, leaf, normal
 ):  # fmt: skip
@@ -370,7 +371,7 @@ def redraw_values(
             value[tree, v] = scale * b[v] / total + normal[v] / np.sqrt(total)
 
 
-@vectorised
+@inner
 def move(
     tree, visit, rows, prior, room, residual, precision, scale, each_count, rule, leaf, moves,
     uniform,

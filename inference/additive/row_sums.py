@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bdtppl.inference.additive.complete_trees import is_leaf, vectorised
+from bdtppl.inference.additive.complete_trees import inner, is_leaf
 from bdtppl.inference.additive.tables import MOST_BINS
 
 LANES = 64  # sums of every 64th row: vector units add them side by side
@@ -70,7 +70,7 @@ def sweep_room(num_rows: int, num_bins: int, num_rules: int, levels: int) -> Roo
     )  # fmt: skip
 
 
-@vectorised
+@inner
 def _add_rows(
     bins, first, leaf, residual, precision, each_count, start, column, is_shared, histogram
 ):  # fmt: skip
@@ -97,7 +97,7 @@ def _add_rows(
             precisions[k] += 1.0
 
 
-@vectorised
+@inner
 def clear(rows, room, num_slots):
     """Set the histograms of all slots to 0."""
     _, _, low, high = room.node
@@ -107,7 +107,7 @@ def clear(rows, room, num_slots):
             channel[begin + rows.offset[low[s]] : begin + rows.offset[high[s]]] = 0.0
 
 
-@vectorised
+@inner
 def fill_histograms(rows, room, residual, precision, each_count, leaf, num_slots):
     """Add rows to the histograms of the slots of their leaves."""
     histogram, (slot_of, _, low, high) = room.histogram, room.node
@@ -133,7 +133,7 @@ def fill_histograms(rows, room, residual, precision, each_count, leaf, num_slots
             )  # fmt: skip
 
 
-@vectorised
+@inner
 def sum_left(rows, room, s, channels, low, high):
     """Sum a histogram up to the left sides of the rules of some groups."""
     num_bins = rows.offset[-1]
@@ -168,7 +168,7 @@ def sum_left(rows, room, s, channels, low, high):
             sums[channel, q] = left
 
 
-@vectorised
+@inner
 def totals(rows, room, s, channels, group, total):
     """Sum a histogram up over the bins of a group, which are those of all rows."""
     for c in range(channels):
@@ -177,7 +177,7 @@ def totals(rows, room, s, channels, group, total):
             total[c] += room.histogram[c, s * rows.offset[-1] + v]
 
 
-@vectorised
+@inner
 def _add_leaf(node, leaf, precision, residual, each_count, lanes):
     """Sum precisions, and these times residuals, over the rows of a leaf.
 
@@ -216,7 +216,7 @@ def _add_leaf(node, leaf, precision, residual, each_count, lanes):
     return float(count), b[0]
 
 
-@vectorised
+@inner
 def sums_of_leaves(tree, room, precision, residual, each_count, rule, leaf):
     """Sum precisions, and these times residuals, over the rows of each leaf, float64 [2, nodes]."""
     sums = room.of_leaf
