@@ -112,8 +112,8 @@ def scored(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array,
 def rescored(model: PackedModel, state: State, shape: Shape, source: jax.Array, changed) -> State:
     """Recompute rows and scores after nodes moved from their previous slots, int32 [b, k]."""
     old = state.rows, state.scores
-    moved = (jnp.take_along_axis(values, source[..., None], axis=1) for values in old)
-    return scored(model, shape, *moved, changed)
+    rows, scores = (jnp.take_along_axis(values, source[..., None], axis=1) for values in old)
+    return scored(model, shape, rows, scores, changed)
 
 
 def summed(model: PackedModel, shape: Shape, rows: jax.Array, scores: jax.Array) -> State:
