@@ -20,9 +20,9 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
-COMPILED_PLAINLY = {"xla_cpu_use_fusion_emitters": False}  # as fast, in half of the time
 COMPILED_QUICKLY = {"xla_backend_optimization_level": 0}  # for short functions that run once
 
+_PLAINLY: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}  # as fast, in half of the time
 _AS_ONE_KERNEL = {"xla_cpu_small_call": "true", "inlineable": "false"}
 _WITHOUT_LIBRARIES = {"xla_cpu_experimental_ynn_fusion_type": ""}  # kernels cannot call these
 
@@ -32,6 +32,38 @@ _PERIOD = 10.0  # seconds; counting takes milliseconds, and filling a thousand m
 _MOST_MEMORY = 1.0  # GB of resident memory
 _FEW_GB = 0.2  # GB, more than are worth dropping
 _left = [0.0]  # GB when functions were last dropped
+
+
+def compiled_plainly(
+    function: Callable[..., Any], options: dict[str, Any] | None = None, **settings: Any
+) -> Callable[..., Any]:
+    """Compile a function for CPUs as older versions of XLA did, if this one still can.
+
+    Parameters
+    ----------
+    function, settings
+        As for `jax.jit`.
+    options
+        Further options of the compiler.
+    """
+    options = options or {}
+    plainly = jax.jit(function, compiler_options=options | _PLAINLY, **settings)
+    usually = jax.jit(function, compiler_options=options, **settings)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (plainly if _is_known(*_PLAINLY.items()) else usually)(*args, **kwargs)
+
+    return update_wrapper(call, function)
+
+
+@cache
+def _is_known(*options: tuple[str, Any]) -> bool:
+    """Whether XLA knows options of its compiler."""
+    try:
+        jax.jit(lambda: 0, compiler_options=dict(options))()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def make_room() -> None:

@@ -70,14 +70,20 @@ def test_an_option_that_xla_does_not_know_is_told():
         function(*given)
 
 
+def test_a_function_is_compiled_as_usual_where_an_option_is_gone(monkeypatch):
+    monkeypatch.setattr(compiling, "_PLAINLY", {"no_such_option": True})
+    function = compiling.compiled_plainly(lambda x, *, n: x * n, static_argnames=("n",))
+    assert function(2.0, n=3) == 6
+
+
 KEPT = """
 import os, sys
 import jax, bdtppl
 folder = bdtppl.keep_compiled_code(sys.argv[1] or None)
 jax.monitoring.register_event_listener(lambda event, **_: print(event))
-jax.jit(lambda x: jax.lax.fori_loop(0, 9, lambda _, x: x @ x + jax.numpy.sort(x), x))(
+jax.jit(lambda x: sum(jax.numpy.sort(jax.numpy.sin(k * x)) for k in range(20)))(
     jax.numpy.ones((20, 20))
-)
+)  # takes longer to compile than what is too quick to be kept
 print(folder)
 """
 
@@ -103,7 +109,7 @@ def test_a_process_that_fits_many_models_keeps_room_to_compile(monkeypatch, limi
     model = ParticleTreeClassifier(particles=20, random_state=0).fit(X, y)
     function, given = compiled(BODIES["elements"])
     function.plain(*given)
-    for name, value in {"_MOST_MEMORY": np.inf, "_FEW": 0.0, "_left": [0.0]}.items():
+    for name, value in {"_MOST_MEMORY": np.inf, "_FEW_GB": 0.0, "_left": [0.0]}.items():
         monkeypatch.setattr(compiling, name, value)
     compiling.make_room()
     assert function.plain._cache_size() == 1

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.compiling import COMPILED_PLAINLY
+from bdtppl.inference.compiling import compiled_plainly
 from bdtppl.inference.hard.shapes import LEAF, Shape
 from bdtppl.models.arrays.padding import in_pieces, padded_size
 from bdtppl.models.arrays.precision import in_float64
@@ -63,7 +63,7 @@ def hand_down(model: PackedModel, shape: Shape, rows: jax.Array, changed: jax.Ar
     return lax.fori_loop(first, shape.size.max(), settle, (rows, changed))
 
 
-@partial(jax.jit, compiler_options=COMPILED_PLAINLY)
+@compiled_plainly
 def _settle_rows(model: PackedModel, shape: Shape) -> tuple[jax.Array, jax.Array]:
     """Return the threshold and statistics of each slot, [m, k] and [m, k, s]."""
     size = shape.rule.shape

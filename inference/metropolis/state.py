@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from bdtppl.inference.compiling import COMPILED_PLAINLY, COMPILED_QUICKLY
+from bdtppl.inference.compiling import COMPILED_QUICKLY, compiled_plainly
 from bdtppl.inference.hard.shapes import Shape, grown, roots, running_count, with_capacity
 from bdtppl.inference.hard.written_trees import hand_down, root_rows
 from bdtppl.models.hard.log_joint import is_possible
@@ -78,7 +78,7 @@ def initial(model: PackedModel, num_chains: int, capacity: int) -> State:
     return state_of(model, roots(num_chains, capacity))
 
 
-@partial(jax.jit, compiler_options=COMPILED_PLAINLY | COMPILED_QUICKLY)
+@partial(compiled_plainly, options=COMPILED_QUICKLY)
 def state_of(model: PackedModel, shape: Shape) -> State:
     """Score trees, starting from the rows."""
     scores = jnp.zeros((*shape.rule.shape, 4))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bdtppl.inference.compiling import COMPILED_PLAINLY
+from bdtppl.inference.compiling import compiled_plainly
 from bdtppl.inference.hard.shapes import Shape
 from bdtppl.inference.metropolis.kernel import Kernel, Tally, steps
 from bdtppl.inference.metropolis.state import State
@@ -151,7 +151,7 @@ def exchange(
     return taken, Exchanges(is_tried.astype(jnp.int32), is_accepted.astype(jnp.int32))
 
 
-@partial(jax.jit, static_argnames=("room",), compiler_options=COMPILED_PLAINLY)
+@partial(compiled_plainly, static_argnames=("room",))
 def climb(
     rng_keys: jax.Array,
     first_step: jax.Array,
