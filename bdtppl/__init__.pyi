@@ -42,6 +42,7 @@ from bdtppl.plotting import plot_predictive as plot_predictive
 from bdtppl.plotting import plot_predictive_check as plot_predictive_check
 from bdtppl.plotting import plot_roc as plot_roc
 from bdtppl.plotting import plot_structures as plot_structures
+from bdtppl.plotting import plot_survival as plot_survival
 from bdtppl.plotting import plot_topologies as plot_topologies
 from bdtppl.plotting import plot_trajectories as plot_trajectories
 from bdtppl.plotting import plot_treatment_effects as plot_treatment_effects

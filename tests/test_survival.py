@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from bdtppl import BARTSurvival, load
+from bdtppl import BARTSurvival, load, plot_survival
 from bdtppl.estimators.bart import BART
 
 RNG = np.random.default_rng(1)
@@ -71,6 +71,16 @@ def test_scores_are_concordances(tmp_path):
     assert model.score(X, structured) == model.score(X, Y)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(load(tmp_path / "model").predict(X), risk)
+
+
+def test_figures_show_the_curves():
+    ax = plot_survival(fitted(), X[:2], ["first", "second"])
+    line = ax.get_lines()[1]
+    found = fitted().survival(X[:2], line.get_xdata())
+    np.testing.assert_array_equal(line.get_ydata(), found.mean[1])
+    assert line.get_label() == "second"
+    with pytest.raises(ValueError, match="at most 7 rows; got 8"):
+        plot_survival(fitted(), X[:8])
 
 
 @pytest.mark.slow

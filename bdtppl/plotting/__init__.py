@@ -11,6 +11,7 @@ from bdtppl.plotting.evidence import plot_evidence
 from bdtppl.plotting.partitions import plot_partitions
 from bdtppl.plotting.predictive import plot_predictive
 from bdtppl.plotting.roc import plot_roc
+from bdtppl.plotting.survival import plot_survival
 from bdtppl.plotting.topologies import plot_topologies
 from bdtppl.plotting.trajectories import plot_trajectories
 from bdtppl.plotting.treatment import plot_overlap, plot_treatment_effects
@@ -30,6 +31,7 @@ __all__ = [
     "plot_predictive_check",
     "plot_roc",
     "plot_structures",
+    "plot_survival",
     "plot_topologies",
     "plot_trajectories",
     "plot_treatment_effects",
