@@ -69,7 +69,8 @@ def _show_exact_posterior(folder: Path) -> tuple[str, float]:
     X = iris.data.rename(columns=lambda name: name.removesuffix(" (cm)"))
     y = iris.target_names[iris.target]
     X.assign(species=y).to_csv(folder / "iris.csv", index=False)
-    model = ExactTreeClassifier(prior=DepthDecay(0.95, 1.0), bins=10, binning="uniform")
+    settings: Any = {"prior": DepthDecay(0.95, 1.0), "bins": 10, "binning": "uniform"}
+    model = ExactTreeClassifier(**settings)
     probability = model.fit(X, y).k_best(1, by="partition").probability[0]
     _save(plot_structures(model, k=4)[0], folder / "1-exact-posterior.png")
     text = (
@@ -90,10 +91,12 @@ def _compare_models(folder: Path) -> "Comparison":
     X, y = diabetes.data.set_axis(_DIABETES_COLUMNS.split(", "), axis=1), diabetes.target
     X.assign(progression=y).to_csv(folder / "diabetes.csv", index=False)
     both: dict[str, Any] = {"target_scale": "yeo-johnson", "random_state": 0}
+    few: Any = {"trees": 10}
+    soft: Any = {**_FEW_DRAWS, **_ONE_SPLIT, "evidence": "lais", "random_state": 0}
     models = {
         "200 trees": BARTRegressor(**both),
-        "10 trees": BARTRegressor(trees=10, **both),
-        "soft tree": DCCTreeRegressor(**_FEW_DRAWS, **_ONE_SPLIT, evidence="lais", random_state=0),
+        "10 trees": BARTRegressor(**few, **both),
+        "soft tree": DCCTreeRegressor(**soft),
     }
     comparison = compare({name: model.fit(X, y) for name, model in models.items()}, cv=None)
     bands = plot_predictive(models["200 trees"])

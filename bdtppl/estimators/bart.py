@@ -481,6 +481,7 @@ class RealSums(BARTNoiseParameters, RealTargets):
     """Sums of trees for real targets."""
 
     posterior_: SumPosterior
+    offset: ClassVar[Any]
     _by_draw: Any
 
     @property

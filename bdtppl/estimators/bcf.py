@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
 from sklearn.base import is_regressor
@@ -114,8 +114,6 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         "Gibbs-sampled given the others."
     )
 
-    _propensity_model: ClassVar[Any] = None
-
     def fit(
         self,
         X: Any,
@@ -170,7 +168,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         if np.ptp(z) == 0:
             raise ValueError(f"All treatments are {z[0]:g}: there is no effect to estimate.")
         self.has_arms_ = bool(np.isin(z, (0.0, 1.0)).all())
-        self._propensity_model = None
+        self._propensity_model: Any = None
         if propensity is None:
             settings = {**_OF_PROPENSITIES, "random_state": self.random_state}
             model = (BARTClassifier if self.has_arms_ else BARTRegressor)(**settings)
@@ -263,8 +261,8 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         if PROPENSITY not in columns:
             if np.ptp(self.propensity_) == 0:
                 columns = self._with(columns, PROPENSITY, self.propensity_[0])
-            elif self._propensity_model is not None:
-                columns[PROPENSITY] = _expected(self._propensity_model, columns)
+            elif (model := vars(self).get("_propensity_model")) is not None:
+                columns[PROPENSITY] = _expected(model, columns)
             else:
                 raise ValueError(
                     "Propensities were given at fit, or their model was not saved: pass those of "

@@ -65,11 +65,15 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
 
     inference = "bart"
     task = "survival"
-    is_classifier = True  # of rows that have an event in an interval
     in_words = (
         "The hazard in each interval of time was explained by a sum of small trees, Gibbs-sampled "
         "one given the others (BART survival; Sparapani and others 2016)."
     )
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether targets are classes: whether a row has an event in an interval."""
+        return True
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit hazards.

@@ -92,8 +92,8 @@ def plot_overlap(model: Any, *, ax: "Axes | None" = None) -> "Axes":
     counts = [np.histogram(propensity[arm == own], number, (0, 1))[0] for own in (0, 1)]
     left = np.arange(number) / number
     for own, name in enumerate(("not treated, downwards", "treated")):
-        sign, style = (1, -1)[own == 0], {"label": name, "gid": name.split(",")[0]}
-        ax.bar(left, sign * counts[own], 1 / number, align="edge", **class_style(own), **style)
+        height = counts[own] * (1 if own else -1)
+        ax.bar(left, height, 1 / number, align="edge", label=name, **class_style(own))
     ax.axhline(0, color=LINE, linewidth=0.8)
     most = max(map(max, counts)) * 1.05
     ax.set(xlim=(0, 1), ylim=(-most, most), xlabel="propensity", ylabel="rows")

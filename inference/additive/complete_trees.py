@@ -1,18 +1,15 @@
 """Trees of a sum as complete binary arrays: follow their rules and draw them."""
 
+from typing import Any
+
 import numba
 import numpy as np
 
 # Divisions that may raise an error are not vectorised.
 vectorised = numba.njit(cache=True, nogil=True, error_model="numpy")
 # Only other such functions call these: to compile how Python calls them takes a tenth of the time.
-inner = numba.njit(
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-    no_cpython_wrapper=True,
-    no_cfunc_wrapper=True,
-)
+_unwrapped: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inner = numba.njit(cache=True, nogil=True, error_model="numpy", **_unwrapped)
 inlined = numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
