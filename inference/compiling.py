@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.experimental.xla_metadata import set_xla_metadata
 
 COMPILED_LIGHTLY = {"xla_backend_optimization_level": 1}  # as fast, and compiled in less time
@@ -44,14 +45,15 @@ def compiled_plainly(
     function, settings
         As for `jax.jit`.
     options
-        Further options of the compiler.
+        Further options of the compiler. Functions that are traced by others have no options.
     """
-    options = options or {}
-    plainly = jax.jit(function, compiler_options=options | _PLAINLY, **settings)
-    usually = jax.jit(function, compiler_options=options, **settings)
+    plainly = jax.jit(function, compiler_options=(options or {}) | _PLAINLY, **settings)
+    usually = jax.jit(function, **settings)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (plainly if _is_known(*_PLAINLY.items()) else usually)(*args, **kwargs)
+        is_traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        is_plain = not is_traced and _is_known(*_PLAINLY.items())
+        return (plainly if is_plain else usually)(*args, **kwargs)
 
     return update_wrapper(call, function)
 

@@ -52,7 +52,7 @@ def kernels(rng, is_coded, **settings):
 
 def prior_state(of, rng):
     states = [ap.prior_state(kernel, rng) for kernel in (of.control, of.effect)]
-    coding = CODE_DEVIATION * rng.normal(size=2) if of.is_coded else np.array([0.0, 1.0])
+    coding = CODE_DEVIATION * rng.normal(size=2) if of.is_coded else of.init().coding
     return CausalState(*states, coding)
 
 
@@ -119,7 +119,7 @@ def wrong_precisions(monkeypatch):
 
     def advance(self, *given, precision=None, **more):
         if precision is not None:
-            precision = precision / np.maximum(self.design.matrix[:, 2], 1) ** 2
+            precision = precision / (0.1 + (self.design.matrix[:, 2] - 1) ** 2)
         return right(self, *given, precision=precision, **more)
 
     monkeypatch.setattr(AdditiveKernel, "advance", advance)
@@ -190,16 +190,31 @@ def test_a_treatment_is_a_column_or_an_array_and_gaps_and_levels_are_read():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_dose_has_an_effect_of_each_unit(tmp_path):
-    dose = RNG.integers(0, 4, 120).astype(float)
+    dose = 50.0 + RNG.integers(0, 4, 120)
     y = X[:, 0] + 2 * dose + 0.3 * RNG.normal(size=120)
     weights = 1 + RNG.integers(0, 2, 120)
-    model = BCFRegressor(**FEW).fit(X, y, weights, treatment=dose, propensity=1.5)
+    model = BCFRegressor(**FEW).fit(X, y, weights, treatment=dose, propensity=51.5)
     assert abs(model.average_effect().mean - 2) < 0.3
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.effect_draws(X), model.effect_draws(X))
     table = model.with_treatment(X, dose)  # one propensity holds for all rows
     np.testing.assert_array_equal(again.predict(table), model.predict(table))
+
+
+def test_a_saved_model_predicts_propensities_and_rows_without_weight_are_absent(tmp_path):
+    weights = np.where(np.arange(120) < 110, 1, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = BCFRegressor(**FEW).fit(X, Y, weights, treatment=Z)
+        without = BCFRegressor(**FEW).fit(X[:110], Y[:110], treatment=Z[:110])
+    assert len(model.propensity_) == 110
+    np.testing.assert_array_equal(model.effect_draws(X), without.effect_draws(X))
+    model.save(tmp_path / "model")
+    table = model.with_treatment(X, Z)
+    again = load(tmp_path / "model").predict(table)
+    np.testing.assert_array_equal(again, without.predict(table))
+    np.testing.assert_allclose(model.predict(model.with_treatment(table, Z)), again)
 
 
 def test_figures_show_all_rows():
@@ -225,6 +240,14 @@ def test_what_cannot_be_estimated_is_refused():
         model.fit({"a": X[:, 0], "propensity": X[:, 1]}, Y, treatment=Z)
     with pytest.raises(ValueError, match="treatment must name a column of X; got 'arm'"):
         BCFRegressor(treatment="arm").fit({"a": X[:, 0]}, Y)
+    with pytest.raises(ValueError, match="can have one part in a sum"):
+        BCFRegressor(treatment="z", offset="z", **FEW).fit({"a": X[:, 0], "z": Z}, Y)
+    with pytest.raises(ValueError, match="X has no columns besides the treatment"):
+        BCFRegressor(treatment="z").fit({"z": Z}, Y)
+    with pytest.raises(ValueError, match="propensity must be probabilities"):
+        model.fit(X, Y, treatment=Z, propensity=1.5)
+    with pytest.raises(ValueError, match="Treatments must be 0 or 1, as at fit"):
+        fitted().predict(fitted().with_treatment(X, 2))
     with pytest.raises(ValueError, match="Predictions of targets need the treatment"):
         fitted().predict(X)
     with pytest.warns(UserWarning, match=r"50% of the rows have a propensity below 0\.05"):

@@ -595,7 +595,7 @@ def test_the_demo_needs_a_folder(tmp_path):
 
 
 def test_soft_trees_have_settings_of_their_own(trees):
-    assert "--bins is for --model bart or exact" in refusal(
+    assert "--bins is for --model bart or bcf or exact" in refusal(
         "fit", trees, "--target", "height", "--model", "dcc", "--bins", 3
     )
     assert "--h-final is for --model dcc or rjhmc" in refusal(

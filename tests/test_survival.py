@@ -25,23 +25,28 @@ def fitted():
         return BARTSurvival(**FEW).fit(X, Y)
 
 
-def test_hazards_are_learned_from_the_intervals_that_rows_reached(monkeypatch):
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_hazards_are_learned_from_the_intervals_that_rows_reached(monkeypatch, link):
     seen = {}
 
     def keep(self, table, y, sample_weight):
         seen.update(table=table, y=y, weight=sample_weight)
 
     monkeypatch.setattr(BART, "fit", keep)
-    model = BARTSurvival(intervals=4)
+    model = BARTSurvival(intervals=4, link=link)
     model.fit(X, Y, np.arange(150))
     wanted = []
     for row, (event, time) in enumerate(Y.tolist()):
+        begins = 0.0
         for end in model.times_.tolist():
-            begins = max([own for own in model.times_.tolist() if own < end], default=0.0)
-            if time >= end or (event and time > begins):
-                wanted.append((X[row, 0], end, bool(event and begins < time <= end), row))
+            if time <= begins:
+                break
+            share = 1.0 if event or time >= end else (time - begins) / (end - begins)
+            share = round(share) if link == "probit" else share
+            wanted.append((X[row, 0], end, bool(event and time <= end), row * share))
+            begins = end
     found = seen["table"]["x0"], seen["table"]["time"], seen["y"], seen["weight"]
-    assert list(zip(*(own.tolist() for own in found), strict=True)) == wanted
+    np.testing.assert_allclose(np.array(list(zip(*found, strict=True))), np.array(wanted))
 
 
 def test_curves_fall_from_1_and_are_products_of_hazards():
@@ -63,7 +68,8 @@ def test_scores_are_concordances(tmp_path):
     risk, pairs = model.predict(X), []
     for i in range(150):
         for j in range(150):
-            if Y[i, 0] and Y[i, 1] < Y[j, 1]:
+            is_later = Y[i, 1] < Y[j, 1] or (Y[i, 1] == Y[j, 1] and not Y[j, 0])
+            if Y[i, 0] and is_later:
                 pairs.append((risk[i] > risk[j]) + 0.5 * (risk[i] == risk[j]))
     assert model.score(X, Y) == pytest.approx(np.mean(pairs))
     assert model.score(X, Y) > 0.65
@@ -79,7 +85,9 @@ def test_figures_show_the_curves():
     found = fitted().survival(X[:2], line.get_xdata())
     np.testing.assert_array_equal(line.get_ydata(), found.mean[1])
     assert line.get_label() == "second"
-    with pytest.raises(ValueError, match="at most 7 rows; got 8"):
+    with pytest.raises(
+        ValueError, match="at most 7 rows, with a label each if there are labels; got 8"
+    ):
         plot_survival(fitted(), X[:8])
 
 
@@ -109,9 +117,15 @@ def test_times_that_cannot_be_read_are_refused():
         model.fit(X, Y[:, ::-1])
     with pytest.raises(ValueError, match="times of y must be finite numbers above 0"):
         model.fit(X, Y * [1, -1])
-    with pytest.raises(ValueError, match="All times are censored"):
+    with pytest.raises(ValueError, match="There must be events at two times or more"):
         model.fit(X, Y * [0, 1])
     with pytest.raises(ValueError, match="X has a column 'time', a name that is needed"):
         model.fit({"time": X[:, 0]}, Y)
+    with pytest.raises(ValueError, match="with a row for each of the 150 times"):
+        model.fit(X[:9], Y)
+    with pytest.raises(ValueError, match="Hazards need a column 'time'"):
+        fitted().predict_proba(X)
+    with pytest.raises(ValueError, match="The order of no two times is known"):
+        fitted().score(X, Y * [0, 1])
     with pytest.raises(ValueError, match="times must be finite numbers of at least 0"):
         fitted().survival_draws(X, [-1.0])

@@ -204,4 +204,4 @@ def test_the_command_line_and_reports_know_the_scale(tmp_path):
     assert load(tmp_path / "kept").target_scale_ == "log"
     (page,) = tmp_path.rglob("*.html")
     assert "The mean of the target on the scale log is a linear term and a sum" in page.read_text()
-    assert "on the scale log of the targets." in page.read_text()
+    assert "on the log scale." in page.read_text()

@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
-from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from bdtppl.estimators.bart import BART, BARTClassifier, BARTRegressor, RealSums
-from bdtppl.estimators.base import estimator
+from bdtppl.estimators.base import estimator, read_target, read_weights
 from bdtppl.estimators.draws import PosteriorSummary
 from bdtppl.estimators.parameters import declared, parameter, require_level
 from bdtppl.inference.additive.causal import CausalKernel
@@ -78,9 +78,10 @@ class BCFRegressor(BCFParameters, RealSums, BART):
     is the propensity, by which mu learns how treatments were chosen: the posterior mean of a
     `bdtppl.BARTClassifier` of the treatments, or of a `bdtppl.BARTRegressor` of doses. It is that
     of the training rows themselves, as in the paper: predicted from other rows, propensities left
-    average effects two to three times the bias on the paper's simulations. A priori the median
-    size of effects is half the standard deviation of the targets; the paper has the whole, which
-    predicted effects worse on its simulations.
+    average effects two to three times the bias on the paper's simulations. A priori the median of
+    the effects' standard deviation is half that of the targets; the paper has the whole, which
+    predicted effects worse on its simulations. mu need not be monotone with the effect, and effects
+    do not vary with columns of ``groups`` and ``offset``.
 
     Effects are causal if, given x, treatment and outcomes without and with it are independent, and
     rows like each one get either. No method can check the first.
@@ -159,27 +160,32 @@ class BCFRegressor(BCFParameters, RealSums, BART):
                 "The treatment is needed once: fit(X, y, treatment=z), or the name of its column, "
                 "BCFRegressor(treatment='z')."
             )
+        if not columns.keys() - {self.treatment}:
+            raise ValueError("X has no columns besides the treatment: mean differences are enough.")
         self.treatment_name_ = TREATMENT if self.treatment is None else self.treatment
         if self.treatment is None:
             columns = self._with(columns, TREATMENT, treatment)
         elif self.treatment not in columns:
             raise ValueError(f"treatment must name a column of X; got {self.treatment!r}.")
+        columns = self._with(columns, PROPENSITY, 0.5 if propensity is None else propensity)
+        weights = read_weights(sample_weight, len(columns[self.treatment_name_]))
+        kept = weights > 0
+        own = {"y": read_target(y), **columns} if y is not None else columns
+        if wrong := [name for name, column in own.items() if len(column) != len(kept)]:
+            raise ValueError(f"{wrong[0]} has another number of rows than the treatment.")
+        own = {name: column[kept] for name, column in own.items()}
+        columns, y = {name: own[name] for name in columns}, own.get("y")
         z = _finite_numbers("treatment", columns.pop(self.treatment_name_))
         if np.ptp(z) == 0:
             raise ValueError(f"All treatments are {z[0]:g}: there is no effect to estimate.")
-        self.has_arms_ = bool(np.isin(z, (0.0, 1.0)).all())
-        self._propensity_model: Any = None
+        given = _finite_numbers(PROPENSITY, columns.pop(PROPENSITY))
+        self.has_arms_, model = bool(np.isin(z, (0.0, 1.0)).all()), None
         if propensity is None:
-            settings = {**_OF_PROPENSITIES, "random_state": self.random_state}
-            model = (BARTClassifier if self.has_arms_ else BARTRegressor)(**settings)
-            with warnings.catch_warnings():  # what is wrong with X is told of the fit
-                warnings.simplefilter("ignore")
-                model.fit(columns, z.astype(int) if self.has_arms_ else z, sample_weight)
-                propensity = _expected(model, columns)
-            self._propensity_model = model
-        columns = self._with(columns, PROPENSITY, propensity)
-        self.propensity_ = _finite_numbers(PROPENSITY, columns[PROPENSITY])
-        rare = np.abs(self.propensity_ - 0.5) > 0.5 - RARE
+            model = self._propensity_model(columns, z, weights[kept])
+            given = model.predict_proba(columns)[:, 1] if self.has_arms_ else model.predict(columns)
+        if self.has_arms_ and ((given < 0) | (given > 1)).any():
+            raise ValueError("propensity must be probabilities, between 0 and 1.")
+        rare = np.abs(given - 0.5) > 0.5 - RARE
         if self.has_arms_ and rare.mean() > _MOST_RARE_ROWS:
             warnings.warn(
                 f"{rare.mean():.0%} of the rows have a propensity below {RARE:g} or above "
@@ -188,7 +194,31 @@ class BCFRegressor(BCFParameters, RealSums, BART):
                 UserWarning,
                 stacklevel=2,
             )
-        return super().fit(columns | {self.treatment_name_: z}, y, sample_weight)
+        is_same = bool(np.ptp(given) == 0)  # as in an experiment
+        self._hidden = self.treatment_name_, *[PROPENSITY] * is_same
+        columns |= {PROPENSITY: given, self.treatment_name_: z}
+        super().fit(columns, y, weights[kept])
+        if model is not None:
+            effect = replace(self._effect, propensity=model.posterior_)
+            self.posterior_ = replace(self.posterior_, effect=effect)
+        return self
+
+    def _propensity_model(self, columns: dict[str, Any], z: np.ndarray, weights: np.ndarray) -> Any:
+        """Fit a small sum of trees to the treatments."""
+        seed = 0 if self.random_state is None else self.random_state  # repeated fits are the same
+        names = "categories", "drop_first", "ordered", "n_jobs"
+        settings = {**_OF_PROPENSITIES, **{name: getattr(self, name) for name in names}}
+        model: Any = BARTClassifier if self.has_arms_ else BARTRegressor
+        with warnings.catch_warnings():  # what is wrong with X is told of the fit
+            warnings.simplefilter("ignore")
+            target = z.astype(int) if self.has_arms_ else z
+            return model(**settings, random_state=seed).fit(columns, target, weights)
+
+    @property
+    def propensity_(self) -> np.ndarray:
+        """Propensities of the training rows; see the class."""
+        check_is_fitted(self)
+        return self.posterior_.matrix[:, self.posterior_.names.index(PROPENSITY)]
 
     @staticmethod
     def _with(columns: Mapping[str, Any], name: str, values: Any) -> dict[str, Any]:
@@ -197,11 +227,6 @@ class BCFRegressor(BCFParameters, RealSums, BART):
             raise ValueError(f"X has a column {name!r}, a name that is needed: rename it.")
         number = len(next(iter(columns.values())))
         return {**columns, name: np.full(number, values) if np.ndim(values) == 0 else values}
-
-    @property
-    def _hidden(self) -> tuple[str, ...]:
-        is_same = bool(np.ptp(self.propensity_) == 0)  # as in an experiment
-        return self.treatment_name_, *[PROPENSITY] * is_same
 
     def _kernel(self, prior: AdditivePrior, design: Design, y: np.ndarray) -> CausalKernel:
         feature = design.names.index(self.treatment_name_)
@@ -216,10 +241,13 @@ class BCFRegressor(BCFParameters, RealSums, BART):
             is_indicator=design.is_indicator,
             column=design.column,
         )
-        scale = _MEDIAN_EFFECT * (float(np.std(y)) or 1.0)
+        target = y - prior.offsets_at(design.matrix)[0]
+        both = np.cov([target, design.matrix[:, feature]], aweights=design.weights, ddof=0)
+        spread, of_dose = np.sqrt(np.diag(both))
+        scale = _MEDIAN_EFFECT * (float(spread) or 1.0)
         scale /= _MEDIAN_OF_HALF_NORMAL * self.effect_trees**0.5
         prior_of_effect = AdditivePrior(
-            scale if self.has_arms_ else scale / float(np.std(design.matrix[:, feature])),
+            scale if self.has_arms_ else scale / float(of_dose),
             1.0,
             alpha=self.effect_alpha,
             beta=self.effect_beta,
@@ -246,29 +274,41 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         dict
             Columns by name.
         """
-        columns = self._with(columns_of(X), self.treatment_name_, treatment)
-        return columns if propensity is None else self._with(columns, PROPENSITY, propensity)
+        check_is_fitted(self)
+        if self.has_arms_ and not np.isin(treatment, (0, 1)).all():
+            raise ValueError("Treatments must be 0 or 1, as at fit.")
+        given = {self.treatment_name_: treatment, PROPENSITY: propensity}
+        given = {name: values for name, values in given.items() if values is not None}
+        columns = {name: own for name, own in columns_of(X).items() if name not in given}
+        for name, values in given.items():
+            columns = self._with(columns, name, values)
+        return columns
 
     def _matrix(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        return super()._matrix(columns_of(X))
+
+    def _own_columns(self, X: Any) -> dict[str, Any]:
         columns = columns_of(X)
         if self.treatment_name_ not in columns:
             raise ValueError(
                 "Predictions of targets need the treatment of each row: pass "
                 "with_treatment(X, treatment). Effects do not: see effect_draws."
             )
-        z = _finite_numbers("treatment", columns.pop(self.treatment_name_))
+        z = _finite_numbers("treatment", columns[self.treatment_name_])
+        columns[self.treatment_name_] = z
         if PROPENSITY not in columns:
-            if np.ptp(self.propensity_) == 0:
-                columns = self._with(columns, PROPENSITY, self.propensity_[0])
-            elif (model := vars(self).get("_propensity_model")) is not None:
-                columns[PROPENSITY] = _expected(model, columns)
-            else:
+            columns[PROPENSITY] = np.full(len(z), self.propensity_[0])
+            if (own := self._effect.propensity) is not None:
+                matrix = self.schema_.transform(columns, refuse_unknown=False)
+                means = own.means(matrix[:, : len(own.names)]).mean(axis=(0, 1))
+                columns[PROPENSITY] = means[:, 1] if self.has_arms_ else means
+            elif np.ptp(self.propensity_) > 0:
                 raise ValueError(
-                    "Propensities were given at fit, or their model was not saved: pass those of "
-                    "these rows, with_treatment(X, treatment, propensity)."
+                    "Propensities were given at fit: pass those of these rows as well, "
+                    "with_treatment(X, treatment, propensity)."
                 )
-        return super()._matrix(columns | {self.treatment_name_: z})
+        return columns
 
     def effect_draws(self, X: Any = None) -> np.ndarray:
         """Return the effect of the treatment, or of one more unit of it, given each draw.
@@ -287,11 +327,7 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         if X is None:
             return self._effect.of_one_unit(self.posterior_.matrix)
         # Effects depend on neither, but rows have them.
-        filler = dict.fromkeys((self.treatment_name_, PROPENSITY), 0.0)
-        columns = {name: own for name, own in columns_of(X).items() if name not in filler}
-        for name, value in filler.items():
-            columns = self._with(columns, name, value)
-        return self._by_draw(self._effect.of_one_unit, columns)
+        return self._by_draw(self._effect.of_one_unit, self.with_treatment(X, 0.0, 0.5))
 
     @property
     def _effect(self) -> TreatmentEffect:
@@ -334,14 +370,14 @@ class BCFRegressor(BCFParameters, RealSums, BART):
         Raises
         ------
         ValueError
-            If an argument is none of these, or treatments are doses and none of the rows untreated.
+            If an argument is none of these.
         """
-        require_choice("over", over, get_args(Over))
-        check_is_fitted(self)
         return PosteriorSummary.of(self.average_effect_draws(over), level)
 
     def average_effect_draws(self, over: Over = "sample") -> np.ndarray:
         """Return the average effect given each draw, float64 [chains, draws]; see the above."""
+        require_choice("over", over, get_args(Over))
+        check_is_fitted(self)
         posterior, effect = self.posterior_, self._effect
         weights = posterior.row_weights.astype(float)
         if over == "treated":
@@ -379,8 +415,3 @@ def _finite_numbers(name: str, values: Any) -> np.ndarray:
     if numbers.ndim != 1 or not np.isfinite(numbers).all():
         raise ValueError(f"{name} must be finite numbers, one for each row.")
     return numbers
-
-
-def _expected(model: Any, rows: Mapping[str, Any]) -> np.ndarray:
-    """Predict the probability of the treatment, or the expected dose."""
-    return model.predict(rows) if is_regressor(model) else model.predict_proba(rows)[:, 1]

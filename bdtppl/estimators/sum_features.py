@@ -58,7 +58,8 @@ def find_features(
     for parameter, name, known, kind in named:
         if name not in known:
             raise ValueError(f"{parameter} must name a {kind}column of X; got {name!r}.")
-    for name in {*own, *slopes, offset} & {*directions} | {*own, *slopes} & {offset}:
+    named_once = {*own, *slopes, offset} & {*directions} | {*own, *slopes} & {offset}
+    for name in named_once | {*own, *slopes, *directions, offset} & {*model._hidden}:
         raise ValueError(f"Column {name!r} can have one part in a sum: groups, offset or monotone.")
     features = [schema.features.index(name) for _, name, *_ in named]
     every = [int(directions.get(name, 0)) for name in schema.features] if directions else []

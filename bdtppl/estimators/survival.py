@@ -23,7 +23,7 @@ class SurvivalParameters:
         20,
         "Most intervals of time, which end at quantiles of the times of events. Within an interval "
         "the hazard is constant.",
-        least=1,
+        least=2,
     )
 
 
@@ -42,7 +42,8 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
     The probability of an event in an interval of time, given none before it, is that of a
     classifier by sums of trees whose columns are those of X and the end of the interval, "time"
     (Sparapani and others 2016). So hazards need not be proportional. Each row of X stands for one
-    row in each interval that it reached: a time censored within an interval says nothing of it.
+    row in each interval that it reached. A time censored within an interval counts there by the
+    share of the interval that it reached, or with ``link="probit"`` from its middle on.
 
     References
     ----------
@@ -101,17 +102,28 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
         columns, (event, time) = columns_of(X), read_times(y)
         if TIME in columns:
             raise ValueError(f"X has a column {TIME!r}, a name that is needed: rename it.")
-        if not event.any():
-            raise ValueError("All times are censored: there is no event to learn from.")
+        if not columns or len(next(iter(columns.values()))) != len(time):
+            raise ValueError(f"X must have columns with a row for each of the {len(time)} times.")
+        weights = read_weights(sample_weight, len(time))
+        is_known = event & (weights > 0)
         shares = np.linspace(0, 1, self.intervals + 1)[1:]
-        self.times_ = np.unique(np.quantile(time[event], shares, method="higher"))
-        reached = np.searchsorted(self.times_, time)  # the interval of the event
-        number = np.where(event, reached + 1, np.searchsorted(self.times_, time, side="right"))
+        if not is_known.any() or np.ptp(time[is_known]) == 0:
+            raise ValueError("There must be events at two times or more.")
+        self.times_ = np.unique(
+            np.quantile(time[is_known], shares, weights=weights[is_known], method="inverted_cdf")
+        )
+        reached = np.searchsorted(self.times_, time)  # the interval of the time
+        number = np.minimum(reached + 1, len(self.times_))
         row = np.repeat(np.arange(len(time)), number)
         place = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
-        happened = event[row] & (place == reached[row])
-        weights = read_weights(sample_weight, len(time))
-        return super().fit(self._at(columns, row, self.times_[place]), happened, weights[row])
+        is_last = place == reached[row]
+        # A time censored within an interval has reached a share of it.
+        starts = np.append(0.0, self.times_)
+        share = (time[row] - starts[place]) / np.diff(starts)[place]
+        share = np.where(is_last & ~event[row], share, 1.0)
+        weight = weights[row] * (np.rint(share) if self.link == "probit" else share)
+        table = self._at(columns, row, self.times_[place])
+        return super().fit(table, event[row] & is_last, weight)
 
     @staticmethod
     def _at(columns: dict[str, Any], row: np.ndarray, time: np.ndarray) -> dict[str, Any]:
@@ -137,6 +149,8 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
         columns, wanted = columns_of(X), self.times_ if times is None else np.asarray(times, float)
         if wanted.ndim != 1 or not np.isfinite(wanted).all() or (wanted < 0).any():
             raise ValueError("times must be finite numbers of at least 0.")
+        if not columns or not len(next(iter(columns.values()))):
+            raise ValueError("X has no rows.")
         ends = np.append(0.0, self.times_)
         number, steps = len(next(iter(columns.values()))), len(self.times_)
         found = []
@@ -173,6 +187,21 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
         require_level(level)
         return PosteriorSummary.of(self.survival_draws(X, times), level)
 
+    def _matrix(self, X: Any) -> np.ndarray:
+        columns = columns_of(X)
+        if TIME not in columns:
+            raise ValueError(
+                f"Hazards need a column {TIME!r}, one of times_, in addition to those of X. "
+                "Curves do not: see survival."
+            )
+        return super()._matrix(columns)
+
+    def __sklearn_tags__(self):
+        """Declare that targets are no labels, though hazards are those of a classifier."""
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = None
+        return tags
+
     def predict(self, X: Any) -> np.ndarray:
         """Return a risk score of each row, float64 [m]: the mean cumulative hazard over ``times_``.
 
@@ -194,10 +223,22 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
         y
             Events and times, as for `fit`.
         sample_weight
-            Not supported.
+            Must be None.
+
+        Raises
+        ------
+        ValueError
+            If an argument does not fit, or no pair has a known order.
         """
+        if sample_weight is not None:
+            raise ValueError("The concordance has no sample_weight.")
         (event, time), risk = read_times(y), self.predict(X)
+        if len(risk) != len(time):
+            raise ValueError(f"X has {len(risk)} rows and y has {len(time)}.")
         is_earlier = event[:, None] & (time[:, None] < time)
+        is_earlier |= (event[:, None] & ~event) & (time[:, None] == time)
+        if not is_earlier.any():
+            raise ValueError("The order of no two times is known: there is no concordance.")
         is_higher = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
         return float(is_higher[is_earlier].mean())
 
@@ -211,6 +252,8 @@ def read_times(y: Any) -> tuple[np.ndarray, np.ndarray]:
         If they are not 0 or 1 and above 0.
     """
     y = np.asarray(y)
+    if y.dtype.names is None and y.dtype.kind not in "biufO":
+        raise ValueError("y must contain numbers: 1 or 0, and the time.")
     if y.dtype.names is not None and len(y.dtype.names) == 2:
         event, time = (np.asarray(y[name], float) for name in y.dtype.names)
     elif y.ndim == 2 and y.shape[1] == 2:

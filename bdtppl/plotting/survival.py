@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bdtppl.models.wording import counted
 from bdtppl.plotting.axes import prepared
 from bdtppl.plotting.bands import percent
 from bdtppl.plotting.colours import INK, NUM_COLOURS, class_style
@@ -54,8 +55,11 @@ def plot_survival(
         raise TypeError(f"plot_survival needs a BARTSurvival; got a {type(model).__name__}.")
     times = np.linspace(0, model.times_[-1], _NUM_TIMES)
     curves, ax = model.survival(X, times, level), prepared(ax)
-    if len(curves.mean) > NUM_COLOURS:
-        raise ValueError(f"X must have at most {NUM_COLOURS} rows; got {len(curves.mean)}.")
+    if (number := len(curves.mean)) > NUM_COLOURS or len(labels) not in (0, number):
+        raise ValueError(
+            f"X must have at most {NUM_COLOURS} rows, with a label each if there are labels; got "
+            f"{number} and {counted(len(labels), 'label', 'labels')}."
+        )
     for row, (mean, low, high) in enumerate(zip(*curves, strict=True)):
         colour = class_style(row)["facecolor"]
         name = labels[row] if len(labels) else f"row {row}"

@@ -205,8 +205,11 @@ def _require_sum_posterior(posterior: SumPosterior) -> None:
     if (effect := posterior.effect) is not None:
         _require_array("coding", effect.coding, np.float64, (*shape, 2))
         _require(np.isfinite(effect.coding).all() and effect.feature in features, "treatment")
-        _require(effect.sums.variance.shape == shape and effect.sums.effect is None, "effect")
-        _require_sum_posterior(effect.sums)
+        _require(effect.sums.variance.shape == shape, "effect")
+        for own in filter(None, (effect.sums, effect.propensity)):
+            _require(isinstance(own, SumPosterior) and own.effect is None, "effect")
+            _require(own.names == posterior.names[: len(own.names)], "effect")
+            _require_sum_posterior(own)
     _require_array("variance", posterior.variance, np.float64, shape)
     _require((posterior.variance > 0).all() and np.isfinite(posterior.variance).all(), "variances")
     weight = posterior.feature_weight

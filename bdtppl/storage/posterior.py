@@ -37,6 +37,9 @@ _SUMS = (
 )  # fmt: skip
 
 
+_OF_EFFECT = ("sums", "propensity")
+
+
 def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]:
     """Separate a posterior into JSON content and arrays.
 
@@ -65,9 +68,12 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
         arrays |= _attributes(posterior, ("y", *_SUMS))
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
         if (effect := posterior.effect) is not None:
-            described["effect"], own = describe_posterior(effect.sums)
-            described["effect"]["feature"] = effect.feature
-            arrays |= under("effect", own | {"coding": effect.coding})
+            described["effect"] = {"feature": effect.feature}
+            arrays["effect.coding"] = effect.coding
+            for name in _OF_EFFECT:
+                if (part := getattr(effect, name)) is not None:
+                    described["effect"][name], own = describe_posterior(part)
+                    arrays |= under(f"effect.{name}", own)
         numbers = ("scale",)
     else:
         arrays |= {"y": posterior.y, "statistics": posterior.statistics}
@@ -107,10 +113,15 @@ def rebuild_posterior(described: Mapping[str, Any], arrays: Arrays) -> AnyPoster
     values["design"] = _rebuild_design(values["design"], below("design", arrays))
     if kind == "sums":
         if nested is not None:
-            own = below("effect", arrays)
-            parts = {name: each for name, each in nested.items() if name != "feature"}
-            sums: Any = rebuild_posterior(parts, own)
-            values["effect"] = TreatmentEffect(sums, own["coding"], nested["feature"])
+            of_effect = below("effect", arrays)
+            parts: Any = {
+                name: rebuild_posterior(nested[name], below(name, of_effect))
+                for name in _OF_EFFECT
+                if name in nested
+            }
+            values["effect"] = TreatmentEffect(
+                coding=of_effect["coding"], feature=nested["feature"], **parts
+            )
         return SumPosterior(**values, y=arrays["y"], sample_stats=stats, **_take(arrays, _SUMS))
     return Posterior(
         **values,

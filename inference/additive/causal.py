@@ -6,8 +6,8 @@ A Bayesian causal forest explains the target of a row with features x and treatm
 
 where mu and tau are sums of trees with priors of their own. Of a treatment that is given or not,
 the codes b_0 and b_1 are normal with mean 0 and variance 1/2 a priori, so that the prior is the
-same whichever arm is called treated; the effect of the treatment is (b_1 - b_0) tau(x). Of a dose
-z they are 0 and 1.
+same whichever arm is called treated; the effect of the treatment is (b_1 - b_0) tau(x). Of doses
+with the mean m they are -m and 1 - m, so that mu is the target at the mean dose.
 
 Given tau and the codes, mu has normal targets; given these, tau has the targets
 (y - mu) / (b_0 + (b_1 - b_0) z), whose precisions have the squared divisor as a factor; given mu
@@ -98,8 +98,10 @@ class CausalKernel:
         return self.control.make_room(), self.effect.make_room()
 
     def init(self) -> CausalState:
-        """Start without trees, and at codes of 0 and 1."""
-        return CausalState(self.control.init(), self.effect.init(), np.array([0.0, 1.0]))
+        """Start without trees, and at codes of 0 and 1, or those of doses."""
+        mean = np.average(self.treatment, weights=self.control.rows.weights)
+        coding = np.array([0.0, 1.0]) - (0.0 if self.is_coded else mean)
+        return CausalState(self.control.init(), self.effect.init(), coding)
 
     def begin(self, generator: np.random.Generator, state: CausalState) -> CausalState:
         """Draw the linear terms of mu and the noise some times, before any tree has grown."""

@@ -41,11 +41,14 @@ class TreatmentEffect:
         float64 [chain, draw, 2]; b_0 and b_1.
     feature
         Feature of the treatment.
+    propensity
+        Draws of the treatment given the first features; None if propensities are known.
     """
 
     sums: "SumPosterior"
     coding: np.ndarray
     feature: int
+    propensity: "SumPosterior | None" = None
 
     @property
     def is_coded(self) -> bool:

@@ -67,7 +67,7 @@ def draw_sum_prior(
         coefficient = np.where(sign, sign * np.abs(coefficient), coefficient)
         drawn |= {"linear": coefficient, "linear_deviation": deviation}
     if (effect := posterior.effect) is not None:
-        coding = np.broadcast_to([0.0, 1.0], (1, num_draws, 2))
+        coding = np.broadcast_to(effect.coding[0, 0], (1, num_draws, 2))
         if effect.is_coded:
             coding = CODE_VARIANCE**0.5 * rng.standard_normal(coding.shape)
         effect = replace(effect, sums=draw_sum_prior(rng, effect.sums, num_draws), coding=coding)
