@@ -55,6 +55,7 @@ def compiled_plainly(
         is_plain = not is_traced and _is_known(*_PLAINLY.items())
         return (plainly if is_plain else usually)(*args, **kwargs)
 
+    vars(call)["versions"] = plainly, usually
     return update_wrapper(call, function)
 
 
