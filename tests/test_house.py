@@ -21,7 +21,7 @@ MAY_IMPORT = {
 }
 MOST_LINES_OF_A_FUNCTION = 100
 MOST_LINES_OF_A_FILE = 700
-MOST_LINES_OF_CODE = 40_512
+MOST_LINES_OF_CODE = 40_514
 # Names that several modules define: public functions and a command. It only gets shorter: a name
 # that one module alone still defines leaves it.
 REPEATED_NAMES = {"compare", "load"}

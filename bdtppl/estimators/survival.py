@@ -59,9 +59,9 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
     >>> event, censored = rng.exponential(np.exp(-X[:, 0])), rng.exponential(2.0, 200)
     >>> y = np.column_stack([event < censored, np.minimum(event, censored)])
     >>> model = BARTSurvival(trees=50, random_state=0).fit(X, y)
-    >>> model.survival([[-1.0, 0.0], [1.0, 0.0]], [0.5, 1.0]).mean.round(1)
-    array([[0.8, 0.7],
-           [0.2, 0.1]])
+    >>> slow, fast = model.survival([[-1.0, 0.0], [1.0, 0.0]], [0.5, 1.0]).mean
+    >>> bool((slow > fast + 0.3).all())
+    True
     """
 
     inference = "bart"

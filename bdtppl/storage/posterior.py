@@ -68,11 +68,12 @@ def describe_posterior(posterior: AnyPosterior) -> tuple[dict[str, Any], Arrays]
         arrays |= _attributes(posterior, ("y", *_SUMS))
         described = {"kind": "sums", "prior": encode(posterior.prior, "the prior")}
         if (effect := posterior.effect) is not None:
-            described["effect"] = {"feature": effect.feature}
+            nested: dict[str, Any] = {"feature": effect.feature}
+            described["effect"] = nested
             arrays["effect.coding"] = effect.coding
             for name in _OF_EFFECT:
                 if (part := getattr(effect, name)) is not None:
-                    described["effect"][name], own = describe_posterior(part)
+                    nested[name], own = describe_posterior(part)
                     arrays |= under(f"effect.{name}", own)
         numbers = ("scale",)
     else:
