@@ -63,6 +63,17 @@ def test_curves_fall_from_1_and_are_products_of_hazards():
     np.testing.assert_array_equal(late, draws[..., -1])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_hazards_that_round_to_1_give_curves_and_scores(link):
+    time = np.where(X[:, 0] > 0, 1.0, 100.0)
+    model = BARTSurvival(**FEW | {"k": 0.05, "link": link})
+    model.fit(X, np.column_stack([np.ones(150), time]))
+    draws = model.survival_draws(X, [0.5, 1.0, 50.0, 100.0])
+    assert ((draws >= 0) & (draws <= 1)).all()
+    assert np.isfinite(model.predict(X)).all()
+
+
 def test_scores_are_concordances(tmp_path):
     model = fitted()
     risk, pairs = model.predict(X), []

@@ -158,11 +158,10 @@ class BARTSurvival(SurvivalParameters, ClassSums, BART):
         for first in range(0, number, size):
             some = np.arange(first, min(first + size, number))
             table = self._at(columns, np.repeat(some, steps), np.tile(self.times_, len(some)))
-            hazard = self.mean_draws(table)[..., 1].reshape(
-                *self.posterior_.variance.shape, -1, steps
-            )
-            log_survival = np.zeros((*hazard.shape[:-1], steps + 1))
-            np.cumsum(np.log1p(-hazard), axis=-1, out=log_survival[..., 1:])
+            none = np.maximum(self.mean_draws(table)[..., 0], np.finfo(float).tiny)
+            none = none.reshape(*none.shape[:2], -1, steps)
+            log_survival = np.zeros((*none.shape[:-1], steps + 1))
+            np.cumsum(np.log(none), axis=-1, out=log_survival[..., 1:])
             place = np.clip(np.searchsorted(ends, wanted), 1, steps)
             share = np.clip((wanted - ends[place - 1]) / np.diff(ends)[place - 1], 0, 1)
             left, right = log_survival[..., place - 1], log_survival[..., place]
